@@ -53,7 +53,7 @@ from tests.region_cases import (
 )
 from tests.split_cases import SPLIT_MECHANISMS, _SplitGenerator, make_split_case
 from tests.test_engines_agree import TO_REACH_ALL, compared
-from tests.v1_cases import V1_MECHANISMS, _V1Generator, make_v1_case
+from tests.v1_cases import V1_MECHANISMS, _V1Generator, make_v1_case, repeated
 from tests.weight_cases import (
     LIVE_MECHANISMS,
     WEIGHT_MECHANISMS,
@@ -155,6 +155,7 @@ def make_long_case(seed: int) -> Case:
             table,
             arrival_ps=np.concatenate([table.arrival_ps + shift for shift in shifts]),
             **{name: np.tile(getattr(table, name), times) for name in columns},
+            prefixes=repeated(table.prefixes, times),
         ),
         tuple(replace(c, at_ps=c.at_ps + shift) for shift in shifts for c in case.script),
         (*sorted(stops), end_ps),

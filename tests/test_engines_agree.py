@@ -23,6 +23,7 @@ from tests.engine_cases import (
     run_case,
 )
 from tests.region_cases import broken_spot_law
+from tests.v1_cases import broken_block_law
 
 CHUNKS = pytest.mark.parametrize("first", [0, 50])
 CHUNK = 50
@@ -105,6 +106,8 @@ def compared(
     broken = broken_law(case, expected)
     if "spot" in case.observes:
         broken = broken or broken_spot_law(case, expected)
+    if "cached_blocks" in case.observes:
+        broken = broken or broken_block_law(case, expected)
     assert broken is None, f"seed {seed}: {broken}"
     _, got = run_case(FastEngine, case, doublings)
     difference = first_difference(expected, got)

@@ -24,13 +24,17 @@ from tests.small_clusters import pool, queued, run
 from tests.small_clusters import table as requests
 from tests.small_tables import COLUMNS
 from tests.split_cases import make_split_case
+from tests.v1_cases import make_v1_case
 
 N_CASES = int(os.environ.get("LLMSCALE_STREAM_CASES", "60"))
 
 
 def part(table: RequestTable, first: int, last: int) -> RequestTable:
     """Rows `first` to `last - 1`."""
-    return replace(table, **{name: getattr(table, name)[first:last] for name in COLUMNS})
+    columns: dict[str, Any] = {name: getattr(table, name)[first:last] for name in COLUMNS}
+    if table.prefixes is not None:
+        columns["prefixes"] = table.prefixes.take(np.arange(first, last))
+    return replace(table, **columns)
 
 
 class Streamed:
@@ -108,14 +112,15 @@ def with_more_stops(case: Case) -> Case:
 def cases(kind: str, first: int) -> Iterator[tuple[int, Case]]:
     """(seed, case) of those from `first` on that can be streamed, with more stops."""
     for seed in range(first, first + N_CASES):
-        case = make_region_case(seed) if kind == "regions" else make_case(seed, kind == "qlm")
+        made = {"regions": make_region_case, "v1": make_v1_case}
+        case = made[kind](seed) if kind in made else make_case(seed, kind == "qlm")
         spec = case.spec
         flows = spec.splits or spec.network is not None or any(p.weight_bytes for p in spec.pools)
         if not flows:
             yield seed, with_more_stops(case)
 
 
-@pytest.mark.parametrize("kind", ["plain", "qlm", "regions"])
+@pytest.mark.parametrize("kind", ["plain", "qlm", "regions", "v1"])
 def test_a_streamed_episode_is_the_same(kind: str) -> None:
     Streamed.seen.clear()
     for seed, case in cases(kind, 5000):
@@ -132,7 +137,7 @@ def test_a_streamed_episode_is_the_same(kind: str) -> None:
     assert not wanted - {name for name, n in Streamed.seen.items() if n}
 
 
-@pytest.mark.parametrize("kind", ["plain", "qlm", "regions"])
+@pytest.mark.parametrize("kind", ["plain", "qlm", "regions", "v1"])
 def test_a_controller_is_shown_the_same(kind: str) -> None:
     """Windows are closed at every stop, and who is done is forgotten right after."""
     compared = 0

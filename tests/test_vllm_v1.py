@@ -5,22 +5,29 @@ A block has 4 tokens, a step takes 10 ps and 1 more for each token in it.
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from baselines import make_policy
 from llmscale_env import load_scenario, run_episode
+from llmscale_env.sim.fast import FastEngine
 from llmscale_env.sim.spec import (
     ClusterSpec,
     PlacementSpec,
     PreemptionMode,
     ProfileSpec,
     PullRule,
+    RequestState,
     RouterKind,
     RouteSpec,
     V1Spec,
 )
+from llmscale_env.workload.prefixes import spans_of
+from llmscale_env.workload.requests import RequestTable
 from tests.refusals import refuses
 from tests.small_clusters import Engine, column, pool, run, seen, table
 from tests.test_engines_agree import compared, never_reached
@@ -30,7 +37,8 @@ WHENEVER = 10**6
 
 
 def cluster(blocks: int = 10, budget: int = 8, const_ps: int = 10, **changes: Any) -> ClusterSpec:
-    """One instance; `changes` are those of its pool, or of its `V1Spec`."""
+    """One instance; `changes` are those of its pool, or of its `V1Spec`. Without prefix cache by default."""
+    changes = {"prefix_cache": False, **changes}
     of_v1 = {name: changes.pop(name) for name in V1Spec.__annotations__ if name in changes}
     profile = ProfileSpec.linear(
         max_batch=min(8, budget),
@@ -124,6 +132,179 @@ def test_finished_while_preempted(engine_class: Engine) -> None:
     assert first_and_last(engine)[1] == (25, 33)
 
 
+# ---- the prefix cache ----------------------------------------------------------------------------
+
+
+def sharing(table: RequestTable, *prefixes: tuple[int, int]) -> RequestTable:
+    """The table with (prefix_of, prefix_tokens) of each request."""
+    of, tokens = zip(*prefixes, strict=True)
+    shared = spans_of(of, tokens, table.input_tokens, table.output_tokens)
+    return replace(table, prefixes=shared)
+
+
+def served(engine_class: Engine, spec: ClusterSpec, requests: RequestTable) -> Any:
+    engine = run(engine_class, spec, requests, WHENEVER)
+    assert engine.conservation()[RequestState.FINISHED] == len(requests)
+    return engine
+
+
+def test_a_hit_inside_one_step(engine_class: Engine) -> None:
+    """Equal prompts of 9. B comes next in the same step, finds A's 2 full blocks and computes 1 token."""
+    rows = sharing(table((0, 9, 2), (0, 9, 2)), (-1, 0), (0, 9))
+    engine = run(engine_class, cluster(blocks=8, budget=16, prefix_cache=True), rows, 1)
+    assert seen(engine, 0, "kv_tokens", "kv_cached") == (4 * 4, 0)  # two blocks once, one more each
+    engine.advance(WHENEVER)
+    assert first_and_last(engine) == [(20, 32), (20, 32)]
+    assert column(engine, "cached_tokens") == [0, 8]
+    assert engine.cached_blocks() == [[(0, 1), (0, 0)]]
+    assert seen(engine, 0, "asked_tokens", "hit_tokens", "kv_cached") == (18, 8, 8)
+
+
+def test_a_prompt_that_is_there_as_a_whole(engine_class: Engine) -> None:
+    """One token must be computed: of 2 blocks B finds 1. Its second one bears A's name a second time."""
+    rows = sharing(table((0, 8, 1), (40, 8, 1)), (-1, 0), (0, 8))
+    engine = served(engine_class, cluster(blocks=8, prefix_cache=True), rows)
+    assert first_and_last(engine) == [(18, 18), (54, 54)]
+    assert column(engine, "cached_tokens") == [0, 4]
+    assert engine.cached_blocks() == [[(0, 1), (0, 1), (0, 0)]]
+
+
+def test_the_next_turn(engine_class: Engine) -> None:
+    """A leaves 12 tokens, as the KV of its 7th is never made. B is A's 13 tokens and 2 more."""
+    rows = sharing(table((0, 6, 7), (200, 15, 2)), (-1, 0), (0, 13))
+    engine = served(engine_class, cluster(blocks=8, prefix_cache=True), rows)
+    assert first_and_last(engine) == [(16, 82), (213, 224)]
+    assert column(engine, "cached_tokens") == [0, 12]
+    assert engine.cached_blocks() == [[(1, 3), (0, 2), (0, 1), (0, 0)]]
+
+
+def test_what_was_released_first_goes_first(engine_class: Engine) -> None:
+    """6 blocks. C finds A's first one, and takes 2 without a name and A's second one. D is B again."""
+    rows = sharing(
+        table((0, 8, 1), (40, 9, 1), (80, 16, 1), (140, 9, 1)), (-1, 0), (-1, 0), (0, 4), (1, 9)
+    )
+    spec = cluster(blocks=6, budget=16, prefix_cache=True)
+    engine = run(engine_class, spec, rows, 70)
+    assert engine.cached_blocks() == [[(0, 1), (0, 0), (1, 1), (1, 0)]]
+    engine.advance(120)
+    assert engine.cached_blocks() == [[(1, 1), (1, 0), (2, 3), (2, 2), (2, 1), (0, 0)]]
+    engine.advance(WHENEVER)
+    assert first_and_last(engine) == [(18, 18), (59, 59), (102, 102), (151, 151)]
+    assert column(engine, "cached_tokens") == [0, 0, 4, 8]
+    assert engine.cached_blocks() == [[(2, 2), (2, 1), (0, 0), (1, 1), (1, 0)]]
+
+
+def test_who_gave_way_finds_its_own_blocks(engine_class: Engine) -> None:
+    """As in `test_preempted_in_flight`, but B finds its first block: 5 tokens to compute, not 9."""
+    spec = cluster(blocks=5, budget=16, prefix_cache=True)
+    engine = run(engine_class, spec, table((0, 7, 6), (0, 7, 5)), 30)
+    assert engine.cached_blocks() == [
+        [(1, 0)]
+    ]  # its second block has just become full: no name yet
+    engine.advance(WHENEVER)
+    assert first_and_last(engine) == [(24, 80), (24, 80 + 15 + 11 + 11)]
+    assert column(engine, "cached_tokens") == [0, 0]  # at the first admission
+    assert seen(engine, 0, "hit_tokens") == (4,)
+    assert engine.cached_blocks() == [[(0, 1), (0, 0), (1, 1), (1, 0)]]
+
+
+def test_one_that_waits_may_find_more_later(engine_class: Engine) -> None:
+    """5 blocks, of which A holds 3. B begins with 16 tokens of A, finds 8, and needs 3 blocks beside them.
+
+    At 51 A knows 12 tokens: its third block has a name, and B needs 2.
+    """
+    rows = sharing(table((0, 8, 12), (20, 17, 1)), (-1, 0), (0, 16))
+    spec = cluster(blocks=5, budget=32, prefix_cache=True, asynchronous=False)
+    engine = served(engine_class, spec, rows)
+    assert column(engine, "admitted_ps") == [0, 51]
+    assert column(engine, "cached_tokens") == [0, 12]
+    assert first_and_last(engine) == [(18, 67 + 7 * 11), (67, 67)]
+    assert column(engine, "preemptions") == [0, 0]
+
+
+def test_memory_that_is_lost(engine_class: Engine) -> None:
+    rows = sharing(table((0, 9, 1), (100, 9, 1), (300, 9, 1)), (-2, 8), (-2, 8), (-2, 8))
+    engine = run(engine_class, cluster(prefix_cache=True, repair_ps=5), rows, 150)
+    assert column(engine, "cached_tokens") == [0, 8, 0]
+    assert engine.cached_blocks() == [[(-2, 1), (-2, 0)]]
+    engine.fail(0)
+    assert seen(engine, 0, "kv_cached", "hit_tokens") == (0, 8)
+    engine.advance(WHENEVER)
+    assert column(engine, "cached_tokens") == [0, 8, 0]
+
+
+def test_names_of_pieces_go_on(engine_class: Engine) -> None:
+    """A turn whose predecessor came in an earlier piece, and has been forgotten, finds it."""
+    whole = sharing(table((0, 6, 7), (200, 15, 2), (400, 9, 1)), (-1, 0), (0, 13), (-1, 0))
+    spec = cluster(blocks=8, prefix_cache=True)
+    engine = run(engine_class, spec, whole.take(np.arange(1)), 100)
+    engine.retire()
+    engine.extend(whole.take(np.arange(1, 2)))
+    engine.advance(300)
+    assert engine.retire().results["cached_tokens"].tolist() == [12]
+    assert whole.prefixes is not None
+    again = replace(whole.take(np.arange(2, 3)), prefixes=whole.prefixes.take(np.arange(1, 2)))
+    refuses(r"prefixes.name\[0\] = 1: must be at least 2", engine.extend, again)
+
+
+@pytest.mark.parametrize(
+    "of, tokens, said",
+    [
+        ([-1, 1], [0, 3], r"prefix_of\[1\] = 1: must be an earlier row"),
+        ([-1, 0], [0, 9], r"prefix_tokens\[1\] = 9: must be in 0..8"),
+        ([-1, 0], [0, 7], r"prefix_tokens\[1\] = 7: must be in 0..6"),
+        ([-1, -1], [0, 1], r"prefix_tokens\[1\] = 1: must be in 0..0"),
+        ([-1], [0], "prefix_of: must be 2 whole numbers"),
+    ],
+)
+def test_what_prefixes_cannot_be(of: list[int], tokens: list[int], said: str) -> None:
+    inputs = np.array([4, 8 if tokens[-1] != 7 else 20])
+    with pytest.raises(ValueError, match=said):
+        spans_of(of, tokens, inputs, np.array([5 if tokens[-1] != 7 else 2, 1]))
+
+
+def test_chains_are_resolved_once() -> None:
+    """The third turn begins with tokens of the shared prompt, of the first turn and of the second."""
+    rows = RequestTable.build(
+        [0, 1, 2, 3],
+        [6, 12, 20, 8],
+        [2, 4, 1, 1],
+        prefix_of=[-2, 0, 1, 2],
+        prefix_tokens=[5, 8, 15, 7],
+    )
+    assert rows.prefixes is not None
+    spans = [rows.prefixes.spans(row) for row in range(4)]
+    assert spans == [[(-2, 5)], [(-2, 5), (0, 8)], [(-2, 5), (0, 8), (1, 15)], [(-2, 5), (0, 7)]]
+    later = rows.take(np.array([1, 3])).prefixes
+    assert later is not None
+    assert [later.spans(row) for row in range(2)] == [spans[1], spans[3]]
+    assert later.name.tolist() == [1, 3]
+    joined = rows.take(np.array([0])).followed_by(rows.take(np.array([2, 3]))).prefixes
+    assert joined is not None
+    assert [joined.spans(row) for row in range(3)] == [spans[0], spans[2], spans[3]]
+    with pytest.raises(ValueError, match="in both tables, or in neither"):
+        rows.followed_by(table((5, 3, 2)))
+    with pytest.raises(ValueError, match="prefixes: of 2 requests, must be of 4"):
+        replace(rows, prefixes=later)
+
+
+def test_a_saved_episode_has_its_cache() -> None:
+    """Arrays grow as the cache fills, and a restored episode goes on as the first one did."""
+    case = next(c for c in map(make_v1_case, range(100)) if c.requests.prefixes is not None)
+    stop = case.stops_ps[-1] // 3
+    engine = FastEngine(case.spec, case.requests)
+    engine.advance(stop)
+    saved = engine.save()
+    engine.advance(case.stops_ps[-1])
+    expected, cached = engine.results(), engine.cached_blocks()
+    for other in (FastEngine(case.spec, case.requests), pickle.loads(pickle.dumps(engine.batch))):
+        batch = other.batch if isinstance(other, FastEngine) else other
+        batch.restore(0, saved)
+        batch.advance(0, case.stops_ps[-1])
+        assert np.array_equal(batch.results(0), expected)
+        assert batch.cached_blocks(0) == cached
+
+
 # ---- generated cases and scenarios ---------------------------------------------------------------
 
 
@@ -162,6 +343,7 @@ def test_a_scenario_runs_on_both_engines() -> None:
         ({"preemption": "swap"}, "preemption = 'swap': must be 'recompute' with v1"),
         ({"async_kv": True}, "async_kv: not together with v1"),
         ({"kv_watermark": 0.1}, "kv_watermark: with v1, give v1.watermark"),
+        ({"prefix_cache": {"hit_share": 0.5}}, "prefix_cache: not together with v1.prefix_cache"),
         ({"v1": {"host_s": -1}}, "host_s"),
     ],
 )

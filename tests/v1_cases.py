@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from llmscale_env.sim.spec import ClusterSpec, PoolSpec, PreemptionMode, ProfileSpec, V1Spec
-from tests.engine_cases import Case, _Generator, print_reached
+from llmscale_env.workload.prefixes import NO_PREFIX, Prefixes, spans_of
+from llmscale_env.workload.requests import RequestTable
+from tests.engine_cases import Case, Trace, _Generator, print_reached
 
 V1_MECHANISMS = frozenset(
     {
@@ -18,6 +22,15 @@ V1_MECHANISMS = frozenset(
         "v1_prompt_split",
         "v1_no_blocks",
         "finished_preempted",
+        # prefix caches
+        "v1_hit",
+        "v1_hit_of_running",
+        "v1_hit_in_step",
+        "v1_found_again",
+        "v1_more_hits_later",
+        "v1_second_bearer",
+        "v1_evicted",
+        "v1_cache_lost",
     }
 )
 """What a good set of them makes happen, besides what other cases do."""
@@ -58,10 +71,86 @@ class _V1Generator(_Generator):
                 block_tokens=self.block_tokens,
                 reserve_full=self.chance(0.6),
                 asynchronous=self.chance(0.75),
+                prefix_cache=self.chance(0.8),
                 host_base_ps=self.pick(0, self.ps(0, 3), self.ps(0, 40)),
                 host_per_request_ps=self.pick(0, 0, self.ps(0, 2)),
             ),
         )
+
+    def requests(self, spec: ClusterSpec) -> RequestTable:
+        """Shared prompts, turns of conversations, twins: of any age, or close behind each other."""
+        table = super().requests(spec)
+        if self.chance(0.2):
+            return table
+        n, longest = len(table), self.longest_input
+        inputs, outputs = table.input_tokens.copy(), table.output_tokens
+        prefix_of, tokens = np.full(n, NO_PREFIX), np.zeros(n, np.int64)
+        prompts = [self.int(1, 2 * longest) for _ in range(self.pick(1, 1, 3))]
+        reach, alone = self.pick(1, 3, 10, n), self.pick(0.1, 0.3, 0.7)
+        for row in range(n):
+            if self.chance(alone):
+                continue
+            if row == 0 or self.chance(0.4):
+                number = self.int(0, len(prompts) - 1)
+                owner, whole = -2 - number, prompts[number]
+            else:
+                owner = row - self.int(1, min(row, reach))
+                whole = int(inputs[owner] + outputs[owner])
+            kind = self.pick("turn", "turn", "twin", "part")
+            if kind == "twin" and owner >= 0:
+                whole = int(inputs[owner])
+            if kind == "part":
+                shared = self.int(1, min(whole, int(inputs[row])))
+            elif whole <= 3 * self.capacity // 4:
+                shared = whole
+                inputs[row] = whole + (0 if kind == "twin" else self.int(0, longest // 2))
+            else:
+                continue
+            prefix_of[row], tokens[row] = owner, shared
+        prefixes = spans_of(prefix_of, tokens, inputs, outputs)
+        return replace(table, input_tokens=inputs, prefixes=prefixes)
+
+    def case(self) -> Case:
+        return replace(super().case(), observes=("cached_blocks",))
+
+
+def repeated(prefixes: Prefixes | None, times: int) -> Prefixes | None:
+    """Those of a table that comes several times over: later ones begin like the first ones."""
+    if prefixes is None:
+        return None
+    return Prefixes(
+        np.arange(times * len(prefixes)),
+        np.cumsum([0, *np.tile(np.diff(prefixes.first), times)]),
+        np.tile(prefixes.owner, times),
+        np.tile(prefixes.end, times),
+    )
+
+
+def broken_block_law(case: Case, trace: Trace) -> str | None:
+    """The first snapshot at which blocks are lost, or are there twice."""
+    spec = case.spec
+    for label, at in trace.looks().items():
+        for i, p in enumerate(spec.pool_of_slot):
+            v1, slot = spec.pools[p].v1, at["instances"][i]
+            if v1 is None:
+                continue
+            blocks, size = at["cached_blocks"][i], v1.block_tokens
+            capacity = spec.profiles[spec.pools[p].profile].kv_capacity_tokens
+            laws = {
+                "what is cached is what is counted": len(blocks) * size == slot["kv_cached"],
+                "blocks are held, cached or free": slot["kv_tokens"] + slot["kv_cached"]
+                <= capacity,
+                "no cache without memory": slot["state"] != 0 or slot["kv_cached"] == 0,
+                "no cache where there is none": v1.prefix_cache or not blocks,
+                "no more is found than is asked for": slot["hit_tokens"] <= slot["asked_tokens"],
+            }
+            for law, holds in laws.items():
+                if not holds:
+                    return f"{label}, instance {i}: {law}"
+        found = at["results"]["cached_tokens"]
+        if not ((found >= 0) & (found < case.requests.input_tokens)).all():
+            return f"{label}: at least one token of a prompt is computed"
+    return None
 
 
 def make_v1_case(seed: int) -> Case:
@@ -69,4 +158,4 @@ def make_v1_case(seed: int) -> Case:
 
 
 if __name__ == "__main__":
-    print_reached(make_v1_case, V1_MECHANISMS)
+    print_reached(make_v1_case, V1_MECHANISMS, broken_block_law)

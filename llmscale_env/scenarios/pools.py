@@ -23,12 +23,15 @@ class V1Config(Frozen):
     Attributes:
         asynchronous: a step is composed while the one before runs (`async_scheduling`).
         reserve_full: a request waits until its whole context has room (`scheduler_reserve_full_isl`).
+        prefix_cache: requests that begin with the same tokens find their KV (`enable_prefix_caching`), in
+            place of the pool's `prefix_cache`, which is an average.
         watermark: share of the KV blocks kept free at admission, in place of `kv_watermark` (vLLM: 0).
         host_s, host_per_request_s: to compose and launch a step, and more for each request in it.
     """
 
     asynchronous: bool = True
     reserve_full: bool = True
+    prefix_cache: bool = True
     watermark: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
     host_s: Annotated[float, Field(ge=0, le=1)] = 2.3e-3
     host_per_request_s: Annotated[float, Field(ge=0, le=1)] = 20e-6
@@ -252,6 +255,8 @@ class PoolConfig(Frozen):
         for name, must in (("phase", "both"), ("preemption", "recompute")):
             if getattr(self, name) != must:
                 raise ValueError(f"{name} = {getattr(self, name)!r}: must be {must!r} with v1")
+        if self.v1.prefix_cache and self.prefix_cache is not None:
+            raise ValueError("prefix_cache: not together with v1.prefix_cache, which simulates it")
         if "kv_watermark" in self.model_fields_set:
             raise ValueError("kv_watermark: with v1, give v1.watermark in its place")
         if self.chunk_tokens < self.max_batch:

@@ -307,6 +307,7 @@ def _v1(scenario: Scenario, pool: PoolConfig) -> V1Spec | None:
         block_tokens=scenario.fleet.block_tokens,
         reserve_full=pool.v1.reserve_full,
         asynchronous=pool.v1.asynchronous,
+        prefix_cache=pool.v1.prefix_cache,
         host_base_ps=ps(pool.v1.host_s),
         host_per_request_ps=ps(pool.v1.host_per_request_s),
     )

@@ -21,9 +21,13 @@ RESULT_DTYPE = np.dtype(
         ("preemptions", np.int32),
         ("evictions", np.int32),
         ("restarts", np.int32),
+        ("cached_tokens", np.int32),
     ]
 )
-"""What both engines report per request; a time that has not come is -1, no instance is -1."""
+"""What both engines report per request; a time that has not come is -1, no instance is -1.
+
+`cached_tokens`: of its prompt, those found in the prefix cache when it was first admitted (section 19).
+"""
 INSTANCE_DTYPE = np.dtype(
     [
         ("state", np.int8),
@@ -43,9 +47,15 @@ INSTANCE_DTYPE = np.dtype(
         ("in_flight", np.int32),
         ("landed", np.int32),
         ("kv_held", np.int64),
+        ("kv_cached", np.int64),
+        ("asked_tokens", np.int64),
+        ("hit_tokens", np.int64),
     ]
 )
 """What both engines report per instance slot at `now`; `loaded_ps` is -1 unless it is loading.
+
+With a prefix cache, `kv_cached` (not part of `kv_tokens`) is KV that no running request holds and that can
+be found again; `asked_tokens` are the contexts of requests admitted so far, `hit_tokens` what was found.
 
 Where the phases are split, `waiting` of a DECODE instance counts requests without reservation, `kv_held`
 (part of `kv_tokens`) what a PREFILL instance keeps until it has been copied.

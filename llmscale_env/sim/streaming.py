@@ -38,6 +38,23 @@ def check_streams(spec: ClusterSpec) -> None:
         )
 
 
+def names_of(requests: RequestTable, next_name: int) -> NDArray[np.int64]:
+    """(n,) names of the sequences of a piece's requests; those of earlier pieces are below `next_name`.
+
+    Raises:
+        ValueError: the first of them is below it.
+    """
+    if requests.prefixes is None:
+        return next_name + np.arange(len(requests))
+    names = requests.prefixes.name
+    if len(names) and names[0] < next_name:
+        raise ValueError(
+            f"prefixes.name[0] = {names[0]}: must be at least {next_name}, as those of earlier pieces are "
+            "below it"
+        )
+    return names
+
+
 def check_later(spec: ClusterSpec, requests: RequestTable, now_ps: int, last_ps: int) -> None:
     """Refuse a piece of requests that the cluster cannot serve, or that does not go on where it ended.
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from llmscale_env.workload.prefixes import Prefixes, spans_of
+
 if TYPE_CHECKING:
     from llmscale_env.workload.days import PastRequests
 
@@ -71,6 +73,7 @@ class RequestTable:
         past: what came before the episode where it is counted and not drawn, in place of `history`.
         clock_s: time of the week at time 0, in [0, 604800), Monday 0 h being 0; the time of day where the
             workload has no weekdays.
+        prefixes: which of them begin with the same tokens; None: none do.
 
     Raises:
         ValueError: if a column has the wrong length or a value out of range (the message names the
@@ -92,6 +95,7 @@ class RequestTable:
     history: RequestTable | None = None
     past: PastRequests | None = None
     clock_s: float = 0.0
+    prefixes: Prefixes | None = None
 
     def __post_init__(self) -> None:
         n = len(self.arrival_ps)
@@ -108,6 +112,8 @@ class RequestTable:
             raise ValueError(f"failures: {failures[-1, 0]} ps, must be below 2**62 (53 days)")
         failures.setflags(write=False)
         object.__setattr__(self, "failures", failures)
+        if self.prefixes is not None and len(self.prefixes) != n:
+            raise ValueError(f"prefixes: of {len(self.prefixes)} requests, must be of {n}")
         if n == 0:
             return
         self._refuse("arrival_ps", self.arrival_ps < 0, "must be at least 0")
@@ -130,8 +136,10 @@ class RequestTable:
     def between(self, from_ps: int, to_ps: int) -> RequestTable:
         """Those of [from, to), times counted from there, without failures and what came before."""
         first, last = np.searchsorted(self.arrival_ps, (from_ps, to_ps))
-        columns = {name: getattr(self, name)[first:last] for name, _ in _COLUMNS}
+        columns: dict[str, Any] = {name: getattr(self, name)[first:last] for name, _ in _COLUMNS}
         columns["arrival_ps"] = columns["arrival_ps"] - from_ps
+        if self.prefixes is not None:
+            columns["prefixes"] = self.prefixes.take(np.arange(first, last))
         none = np.zeros((0, 2), np.int64)
         clock_s = (self.clock_s + from_ps / PS_PER_S) % WEEK_S
         return replace(self, **columns, failures=none, history=None, past=None, clock_s=clock_s)
@@ -139,14 +147,25 @@ class RequestTable:
     def take(self, rows: NDArray[np.intp]) -> RequestTable:
         """Those in these rows (ascending); failures and history stay."""
         columns: dict[str, Any] = {name: getattr(self, name)[rows] for name, _ in _COLUMNS}
+        if self.prefixes is not None:
+            columns["prefixes"] = self.prefixes.take(rows)
         return replace(self, **columns)
 
     def followed_by(self, later: RequestTable) -> RequestTable:
-        """This table and, behind it, a later one's requests."""
+        """This table and, behind it, a later one's requests.
+
+        Raises:
+            ValueError: one of them has prefixes and the other one has not, or names of the later ones do not
+                go on from these (both are pieces of one table, or neither has prefixes).
+        """
         columns: dict[str, Any] = {
             name: np.concatenate([getattr(self, name), getattr(later, name)])
             for name, _ in _COLUMNS
         }
+        if self.prefixes is not None and later.prefixes is not None:
+            columns["prefixes"] = self.prefixes.followed_by(later.prefixes)
+        elif (self.prefixes is None) != (later.prefixes is None):
+            raise ValueError("prefixes: must be there in both tables, or in neither")
         return replace(self, **columns)
 
     def _refuse(self, column: str, bad: NDArray[np.bool_], rule: str) -> None:
@@ -173,11 +192,16 @@ class RequestTable:
         region: ArrayLike = 0,
         slo_class: ArrayLike = 0,
         predicted_output_tokens: ArrayLike | None = None,
+        prefix_of: ArrayLike | None = None,
+        prefix_tokens: ArrayLike = 0,
         llm_names: tuple[str, ...] = ("llm",),
         class_names: tuple[str, ...] = ("default",),
         region_names: tuple[str, ...] = ("region",),
     ) -> RequestTable:
-        """A table from seconds and token counts; scalars are repeated, order must be by arrival."""
+        """A table from seconds and token counts; scalars are repeated, order must be by arrival.
+
+        `prefix_of` and `prefix_tokens` say which requests begin with the same tokens: see `spans_of`.
+        """
         arrival = np.asarray(arrival_s, dtype=np.float64)
         n = len(arrival)
         if not np.isfinite(arrival).all():
@@ -188,15 +212,21 @@ class RequestTable:
         def column(values: ArrayLike, dtype: type) -> NDArray:
             return np.ascontiguousarray(np.broadcast_to(np.asarray(values), (n,)), dtype=dtype)
 
+        inputs, outputs = column(input_tokens, np.int32), column(output_tokens, np.int32)
+        prefixes = None
+        if prefix_of is not None:
+            shared = column(prefix_of, np.int64), column(prefix_tokens, np.int64)
+            prefixes = spans_of(*shared, inputs, outputs)
         return cls(
             arrival_ps=np.rint(arrival * PS_PER_S).astype(np.int64),
             llm=column(llm, np.int16),
             region=column(region, np.int16),
             slo_class=column(slo_class, np.int16),
-            input_tokens=column(input_tokens, np.int32),
-            output_tokens=column(output_tokens, np.int32),
+            input_tokens=inputs,
+            output_tokens=outputs,
             predicted_output_tokens=column(predicted, np.int32),
             llm_names=tuple(llm_names),
             class_names=tuple(class_names),
             region_names=tuple(region_names),
+            prefixes=prefixes,
         )

@@ -43,6 +43,7 @@ from llmscale_env.sim.fast.state.memory import (
 )
 from llmscale_env.sim.fast.state.records import (
     IDLE,
+    NEEDS_ROOM,
     NO_EVENT,
     NOT_KNOWN,
     STALE,
@@ -150,7 +151,10 @@ def _flow_event(S):
 
 @njit(nogil=True)
 def advance(S, until, router, features):
-    """Process every event before `until`, then stand there."""
+    """Process every event before `until`, then stand there.
+
+    With the error `NEEDS_ROOM` it has stopped between two events, and goes on when it is called again.
+    """
     glob = glob_of(S)
     regional = const_of(S).regional == 1
     while glob.error == 0:
@@ -193,17 +197,20 @@ def advance(S, until, router, features):
         if key >= 2 * until:
             break
         _instance_event(S, i, key, router, features)
+    if glob.error == NEEDS_ROOM:
+        return
     glob.now_ps = until
     glob.phase = _COMMAND
 
 
 @njit(nogil=True)
 def advance_many(addresses, first, last, until, router, features):
-    """`advance` episodes `first..last - 1`, each to its own time; up to one whose router fails."""
+    """`advance` episodes `first..last - 1`, each to its own time; the first with an error, or `last`."""
     for e in range(first, last):
         advance(addresses[e], until[e], router, features)
         if glob_of(addresses[e]).error != 0:
-            break
+            return e
+    return last
 
 
 # ---- commands: they take effect at the present time, before anything else due then ---------------

@@ -19,18 +19,27 @@ from llmscale_env.sim.fast.fleet.scaling import will_have
 from llmscale_env.sim.fast.fleet_orders import FleetOrders
 from llmscale_env.sim.fast.placement_orders import PlacementOrders
 from llmscale_env.sim.fast.regions.region_orders import RegionOrders
-from llmscale_env.sim.fast.serving import queues
+from llmscale_env.sim.fast.serving import prefix_cache, queues
 from llmscale_env.sim.fast.serving_orders import ServingOrders
+from llmscale_env.sim.fast.state.cache_records import (
+    Loose,
+    loose_arrays,
+    packed,
+    room_for_an_event,
+    unpacked,
+    with_spans,
+)
 from llmscale_env.sim.fast.state.layout import (
     EPISODE_FIELDS,
     PER_REQUEST,
+    STATE_FIELDS,
     State,
     addresses,
     allocate,
     length,
     list_rows,
 )
-from llmscale_env.sim.fast.state.records import BAD_ROUTER_ANSWER
+from llmscale_env.sim.fast.state.records import BAD_ROUTER_ANSWER, NEEDS_ROOM, NO_ERROR
 from llmscale_env.sim.fast.state.reset import reset_episode
 from llmscale_env.sim.fast.streaming import Streaming
 from llmscale_env.sim.lock import Lock
@@ -82,17 +91,19 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         self.checks = OrderChecks(spec, n_episodes)
         with self._room_for(capacity):
             self.states: State = allocate(spec, n_episodes, max(capacity, 1))
+            room = 2 * room_for_an_event(spec)
+            self.loose: list[Loose] = [loose_arrays(room) for _ in range(n_episodes)]
         self._locate()
         self._features = [features_buffer(spec.n_instances) for _ in range(n_episodes)]
         self._router = spec.custom_router if spec.custom_router is not None else no_router()
         self._lock = Lock()
         self._advancing = np.zeros(n_episodes, bool)
         for e in range(n_episodes):
-            reset_episode(self.states, e, spec, _NOBODY)
+            reset_episode(self.states, e, spec, _NOBODY, self.loose[e])
 
     def _locate(self) -> None:
         """Tell the kernels where the arrays are (again, after they were replaced)."""
-        tables = [addresses(self.states, e) for e in range(self.n_episodes)]
+        tables = [addresses(self.states, e, self.loose[e]) for e in range(self.n_episodes)]
         self._tables = np.stack(tables)
         self._handles = (
             self._tables.ctypes.data + np.arange(self.n_episodes) * (self._tables.strides[0])
@@ -125,10 +136,14 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         kept = self.__dict__.copy()
         for name in ("_tables", "_handles", "_router"):
             del kept[name]
-        return {**kept, "_advancing": np.zeros(self.n_episodes, bool)}
+        tops = self.states.glob["extent_top"][:, 0].tolist()
+        loose = [packed(mine, top) for mine, top in zip(self.loose, tops, strict=True)]
+        return {**kept, "loose": loose, "_advancing": np.zeros(self.n_episodes, bool)}
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
         self.__dict__.update(kept)
+        sizes = self.states.glob["extent_size"][:, 0].tolist()
+        self.loose = [unpacked(mine, n) for mine, n in zip(self.loose, sizes, strict=True)]
         self._locate()
         custom = self.spec.custom_router
         self._router = custom if custom is not None else no_router()
@@ -145,7 +160,26 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         _ = self.handles[e]
         if len(requests) > self.capacity:
             self._grow(max(len(requests), self.capacity * 5 // 4))
-        reset_episode(self.states, e, self.spec, requests, requests.salt if salt is None else salt)
+        if self.states.const["caches"][0]:
+            self._put_loose(e, with_spans(self.loose[e], 0, requests.prefixes))
+        salt = requests.salt if salt is None else salt
+        reset_episode(self.states, e, self.spec, requests, self.loose[e], salt)
+
+    def _put_loose(self, e: int, loose: Loose) -> None:
+        self.loose[e] = loose
+        self._tables[e, len(STATE_FIELDS) :] = [array.ctypes.data for array in loose]
+
+    def _make_room(self, e: int) -> None:
+        """Twice as much for extents; nobody else is to use episode `e`."""
+        had, glob = self.loose[e], self.states.glob[e, 0]
+        with self._room_for(self.capacity):
+            larger = loose_arrays(2 * len(had.extent))
+        used = int(glob["extent_top"])
+        larger.extent[:used] = had.extent[:used]
+        self._put_loose(e, larger._replace(span=had.span))
+        glob["extent_size"], glob["bucket_mask"] = len(larger.extent), len(larger.bucket) - 1
+        prefix_cache.rehash(int(self._handles[e]), had.bucket, len(had.bucket))
+        glob["error"] = NO_ERROR
 
     def _grow(self, capacity: int) -> None:
         _ = self.handles  # nobody may be reading the old arrays
@@ -180,7 +214,9 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         saved = {name: getattr(self.states, name)[e] for name in EPISODE_FIELDS}
         for name in PER_REQUEST:
             saved[name] = saved[name][..., : length(self.spec, name, n)]
-        return {"cluster": self._digest, **{name: array.copy() for name, array in saved.items()}}
+        loose = packed(self.loose[e], int(self.states.glob[e, 0]["extent_top"]))
+        copies = {name: array.copy() for name, array in saved.items()}
+        return {"cluster": self._digest, **copies, **loose._asdict()}
 
     @cached_property
     def _digest(self) -> NDArray[np.uint8]:
@@ -189,8 +225,9 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
 
     def restore(self, e: int, saved: dict[str, NDArray[Any]]) -> None:
         _ = self.handles[e]
-        if set(saved) != {"cluster", *EPISODE_FIELDS}:
-            odd = sorted(set(saved) ^ {"cluster", *EPISODE_FIELDS})
+        parts = {"cluster", *EPISODE_FIELDS, *Loose._fields}
+        if set(saved) != parts:
+            odd = sorted(set(saved) ^ parts)
             raise ValueError(f"no saved episode: {odd} missing or too much")
         if not np.array_equal(saved["cluster"], self._digest):
             raise ValueError("cluster: a saved episode of another cluster")
@@ -204,6 +241,9 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
                 raise ValueError(
                     f"{name}: of shape {array.shape} and {array.dtype}, must be {shape}"
                 )
+        for name, mine in self.loose[e]._asdict().items():
+            if saved[name].dtype != mine.dtype or saved[name].ndim != 1:
+                raise ValueError(f"{name}: of {saved[name].dtype}, must be one row of {mine.dtype}")
         if int(saved["glob"][0]["n_requests"]) != n:
             raise ValueError(f"glob: {int(saved['glob'][0]['n_requests'])} requests, req has {n}")
         if n > self.capacity:
@@ -213,7 +253,10 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
             if name in PER_REQUEST:
                 target = target[..., : length(self.spec, name, n)]
             target[...] = saved[name]
-        self.states.glob[e]["capacity"] = self.capacity
+        glob = self.states.glob[e, 0]
+        glob["capacity"] = self.capacity
+        loose = Loose(*(saved[name] for name in Loose._fields))
+        self._put_loose(e, unpacked(loose, int(glob["extent_size"])))
 
     # ---- time ----
 
@@ -237,6 +280,9 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         until = check_range("until_ps", until_ps, low, int(NEVER) - 1)
         with self._advances(e, e + 1) as handles:
             kernels.advance(int(handles[e]), until, self._router, self._features[e])
+            while self.states.glob["error"][e, 0] == NEEDS_ROOM:
+                self._make_room(e)
+                kernels.advance(int(handles[e]), until, self._router, self._features[e])
         self._raise_errors(e)
 
     def advance_range(self, first: int, last: int, until_ps: NDArray[np.int64]) -> None:
@@ -249,9 +295,14 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
             e = first + int(np.argmax((mine < now) | (mine >= NEVER)))
             check_range(f"until_ps[{e}]", until_ps[e], self.now_ps(e), int(NEVER) - 1)
         with self._advances(first, last) as handles:
-            kernels.advance_many(
-                handles, first, last, until_ps, self._router, self._features[first]
-            )
+            begin = first
+            while begin < last:
+                begin = kernels.advance_many(
+                    handles, begin, last, until_ps, self._router, self._features[first]
+                )
+                if begin == last or self.states.glob["error"][begin, 0] != NEEDS_ROOM:
+                    break
+                self._make_room(begin)
         self._raise_any_error(first, last)
 
     def _check_episodes(self, first: int, last: int) -> None:
@@ -384,6 +435,26 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         out = np.zeros(self.spec.n_instances, INSTANCE_DTYPE)
         observe.read_instances(int(self.handles[e]), out)
         return out
+
+    def cached_blocks(self, e: int) -> list[list[tuple[int, int]]]:
+        """Per instance the blocks in its prefix cache that no request holds, in the order in which they go.
+
+        Of each the name of the sequence of tokens (`Prefixes`), and how many of its blocks come before.
+        """
+        extent, first = self.loose[e].extent, self.states.v1["oldest"][e].tolist()
+        found: list[list[tuple[int, int]]] = []
+        for i, slot in enumerate(self.instances(e)):
+            v1, blocks = self.spec.pools[self.spec.pool_of_slot[i]].v1, []
+            x = first[i] if v1 is not None and v1.prefix_cache else -1
+            while x >= 0:
+                mine = extent[x]
+                owner, end = int(mine["owner"]), int(mine["hi"])
+                blocks += [(owner, k) for k in range(end - 1, int(mine["lo"]) - 1, -1)]
+                x = int(mine["newer"])
+            # Those that the segment under way has taken by now are gone.
+            there = int(slot["kv_cached"]) // v1.block_tokens if v1 is not None else 0
+            found.append(blocks[len(blocks) - there :])
+        return found
 
     def _list(self, e: int, row: int) -> list[int]:
         out = np.zeros(int(self.states.lists[e, row, 2]), np.int64)

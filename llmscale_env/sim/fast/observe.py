@@ -15,15 +15,19 @@ from llmscale_env.sim.fast.state.lists import (
     running_row,
 )
 from llmscale_env.sim.fast.state.memory import (
+    blocks_at,
     const_of,
     flow_at,
     glob_of,
     ids_of,
     inst_at,
     lists_of,
+    pool_at,
+    prof_at,
     report_at,
     req_at,
     stack_of,
+    v1_at,
 )
 from llmscale_env.sim.fast.state.records import (
     DECODE,
@@ -55,6 +59,7 @@ def read_results(S, out):
         out[r].preemptions = req.preemptions
         out[r].evictions = req.evictions
         out[r].restarts = req.restarts
+        out[r].cached_tokens = blocks_at(S, r).cached if const_of(S).caches else 0
         if req.state == _RUNNING and req.decoding:
             _read_decoding(S, r, t, out)
 
@@ -105,6 +110,14 @@ def read_instances(S, out):
         out[i].in_flight = lists_of(S)[flight_row(S, i), 2]
         out[i].landed = lists_of(S)[landed_row(S, i), 2]
         out[i].kv_held = inst.kv_held
+        pool, step = pool_at(S, inst.pool), v1_at(S, i)
+        if (
+            pool.caches
+        ):  # of the names there, some may be lost to blocks that this segment has taken
+            free = (prof_at(S, inst.profile).cap - out[i].kv_tokens) // pool.block
+            out[i].kv_cached = min(step.cached, free) * pool.block
+        out[i].asked_tokens = step.asked
+        out[i].hit_tokens = step.hit
 
 
 @njit

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.sim.fast import observe, windows
+from llmscale_env.sim.fast.state.cache_records import Loose, with_spans
 from llmscale_env.sim.fast.state.layout import State
 from llmscale_env.sim.fast.state.reset import put_requests
 from llmscale_env.sim.observed import FOUND_DTYPE, RESULT_DTYPE
@@ -46,6 +47,7 @@ class Streaming(ABC):
 
     spec: ClusterSpec
     states: State
+    loose: list[Loose]
 
     @property
     @abstractmethod
@@ -61,6 +63,10 @@ class Streaming(ABC):
     def _grow(self, capacity: int) -> None:
         """Make room for more."""
 
+    @abstractmethod
+    def _put_loose(self, e: int, loose: Loose) -> None:
+        """Replace the arrays of episode `e` that are of lengths of their own."""
+
     def ids(self, e: int) -> NDArray[np.int64]:
         n = int(self.states.glob[e, 0]["n_requests"])
         return self.states.ids[e, :n].copy()
@@ -74,7 +80,10 @@ class Streaming(ABC):
         if n + more > self.capacity:
             self._grow(max(n + more, self.capacity * 5 // 4))
             glob = self.states.glob[e, 0]
+        n_spans = int(glob["n_spans"])
         put_requests(self.states, e, self.spec, requests, n)
+        if self.states.const["caches"][0]:
+            self._put_loose(e, with_spans(self.loose[e], n_spans, requests.prefixes))
         states = self.states
         begin = _begins(states.tally["end"][e])
         passed = states.tally["cursor"][e] - begin
@@ -96,6 +105,9 @@ class Streaming(ABC):
         results = np.zeros(len(gone), RESULT_DTYPE)
         for name, field in _REPORTED.items():
             results[name] = req[field][gone]
+        if states.const["caches"][0]:
+            results["cached_tokens"] = states.blocks["cached"][e, gone]
+            self._forget_spans(e, keep)
         retired = Retired(states.ids[e, gone], results)
         _forget(states, e, self.spec, keep)
         return retired
@@ -112,6 +124,18 @@ class Streaming(ABC):
         handles = self.handles[np.zeros(n, np.int64) + episodes]
         observe.look_up(handles, np.ascontiguousarray(requests, np.int64), rows, found)
         return rows, found
+
+    def _forget_spans(self, e: int, keep: NDArray[np.int64]) -> None:
+        """Move what the requests at places `keep` have of a prefix cache together."""
+        rows, glob = self.states.blocks[e, keep], self.states.glob[e, 0]
+        counts = rows["n_spans"].astype(np.int64)
+        first = np.concatenate([[0], np.cumsum(counts)])
+        kept = np.repeat(rows["span"] - first[:-1], counts) + np.arange(first[-1])
+        span = np.append(self.loose[e].span[kept], self.loose[e].span[:1])  # never empty
+        rows["span"] = first[:-1]
+        self.states.blocks[e, : len(keep)] = rows
+        glob["n_spans"] = first[-1]
+        self._put_loose(e, self.loose[e]._replace(span=span))
 
     def _named(self, e: int, rows: NDArray[Any] | Sequence[int]) -> NDArray[np.int64]:
         """Ids of the requests at these places."""

@@ -47,7 +47,7 @@ from llmscale_env.sim.spec.checks import (
     check_whole,
 )
 from llmscale_env.sim.spec.region_checks import check_not_managed
-from llmscale_env.sim.streaming import Retired, check_later, check_streams
+from llmscale_env.sim.streaming import Retired, check_later, check_streams, names_of
 from llmscale_env.workload.requests import RequestTable
 
 
@@ -83,7 +83,7 @@ class ReferenceEngine(FleetOrders, PlacementOrders, RegionOrders, Observation):
         self.last_boundary_ps = -1
         self.requests: list[Request] = []
         self.by_id: dict[int, Request] = {}
-        self._next_id, self._last_arrival_ps = 0, -1
+        self._next_id, self._next_name, self._last_arrival_ps = 0, 0, -1
         self._read(requests)
 
         self.queues_of: list[deque[Request]] = [deque() for _ in spec.queue_llm]
@@ -125,6 +125,7 @@ class ReferenceEngine(FleetOrders, PlacementOrders, RegionOrders, Observation):
         """Requests to come, whose ids go on from those before."""
         spec = self.spec
         check_requests(spec, table)
+        names = names_of(table, self._next_name)
         requests = []
         for i in range(len(table)):
             llm, slo_class = int(table.llm[i]), int(table.slo_class[i])
@@ -140,6 +141,8 @@ class ReferenceEngine(FleetOrders, PlacementOrders, RegionOrders, Observation):
                     priority=int(spec.classes[slo_class].priority),
                     queue=int(spec.routes[llm][slo_class].queue),
                     region=int(table.region[i]) if spec.n_regions > 1 else 0,
+                    name=int(names[i]),
+                    spans=() if table.prefixes is None else tuple(table.prefixes.spans(i)),
                 )
             )
         self.requests = [*self.requests, *requests]
@@ -147,6 +150,7 @@ class ReferenceEngine(FleetOrders, PlacementOrders, RegionOrders, Observation):
         self._next_id += len(table)
         if len(table):
             self._last_arrival_ps = int(table.arrival_ps[-1])
+            self._next_name = int(names[-1]) + 1
         return requests
 
     # --- time ---

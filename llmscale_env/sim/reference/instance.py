@@ -135,13 +135,10 @@ class Instance(SlotLife):
     @property
     def kv_tokens(self) -> int:
         """KV tokens used, those on their way to host memory, held or reserved included."""
-        return self.kv_of(self.running) + self.leaving_tokens + self.handover.tokens
+        return self.scheduler.kv_tokens + self.leaving_tokens + self.handover.tokens
 
     def kv_of(self, requests: Iterable[Request]) -> int:
-        """KV tokens that these occupy while they run."""
-        v1 = self.pool.v1
-        if v1 is not None:
-            return sum(v1.blocks(r.done) for r in requests) * v1.block_tokens
+        """KV tokens that these occupy while they run, where memory is counted in tokens."""
         half = self.engine.spec.half_block_tokens
         return sum(r.ctx + half for r in requests)
 
@@ -317,6 +314,7 @@ class Instance(SlotLife):
                 self.engine.events["finished_preempted"] += 1
                 self.preempted.remove(request)
             else:
+                self.scheduler.complete(request)
                 self.take_out(request)
             let_go(request)
             request.state = RequestState.FINISHED
@@ -335,7 +333,7 @@ class Instance(SlotLife):
 
     def keeps_copy_of(self, request: Request) -> bool:
         """Whether the request's saved KV cache can be restored here."""
-        if request.saved_on is None or self.handover.hands_over or self.pool.v1:
+        if request.saved_on is None or self.handover.hands_over or self.pool.v1 is not None:
             return False
         return request.saved_on.host == self.host
 
@@ -370,8 +368,11 @@ class Instance(SlotLife):
     def take_out(self, request: Request) -> None:
         """It leaves the batch."""
         self.running.remove(request)
-        request.done = 0
+        self.scheduler.release(request)
         self.controller.changed = True
+
+    def lose_memory(self) -> None:
+        self.scheduler.forget()
 
     def _save_kv(self, request: Request, *, beside: bool) -> None:
         """Copy its KV cache to host memory, if it is whole and there is room.

@@ -73,6 +73,7 @@ class Observation:
                 r.preemptions,
                 r.evictions,
                 r.restarts,
+                r.cached_tokens,
             )
             for r in self.requests
         ]
@@ -99,10 +100,20 @@ class Observation:
                 len(i.handover.in_flight),
                 len(i.handover.landed),
                 i.handover.held_tokens,
+                i.scheduler.kv_cached,
+                i.scheduler.asked_tokens,
+                i.scheduler.hit_tokens,
             )
             for i in self.all_instances
         ]
         return np.array(rows, dtype=INSTANCE_DTYPE)
+
+    def cached_blocks(self) -> list[list[tuple[int, int]]]:
+        """Per instance the blocks in its prefix cache that no request holds, in the order in which they go.
+
+        Of each the name of the sequence of tokens (`Prefixes`), and how many of its blocks come before.
+        """
+        return [i.scheduler.cached_blocks for i in self.all_instances]
 
     def queues(self) -> list[list[int]]:
         """Request ids in each shared queue, head first."""

@@ -91,6 +91,8 @@ class V1Spec:
         reserve_full: a request is admitted only if blocks for its whole context are free
             (`scheduler_reserve_full_isl`).
         asynchronous: a step is composed while the one before it runs (`async_scheduling`).
+        prefix_cache: KV of full blocks is found again by requests that begin with the same tokens, until
+            its blocks are needed (`enable_prefix_caching`).
         host_base_ps, host_per_request_ps: time that the engine needs to compose and launch a step, and
             more for each request in it. Beside the GPU if `asynchronous`, otherwise before it.
     """
@@ -98,6 +100,7 @@ class V1Spec:
     block_tokens: int = 16
     reserve_full: bool = True
     asynchronous: bool = True
+    prefix_cache: bool = True
     host_base_ps: int = 0
     host_per_request_ps: int = 0
 

@@ -24,7 +24,7 @@ from llmscale_env.sim.fast.serving.queues import (
 from llmscale_env.sim.fast.serving.region_routing import stays_in_region
 from llmscale_env.sim.fast.serving.routing import route, route_gateway, to_instance
 from llmscale_env.sim.fast.serving.timing import iterations_done, span_ps
-from llmscale_env.sim.fast.serving.vllm_v1 import forget_blocks
+from llmscale_env.sim.fast.serving.vllm_v1 import forget_blocks, lose_blocks
 from llmscale_env.sim.fast.serving.wake import hand_over, wake
 from llmscale_env.sim.fast.state.lists import (
     held_row,
@@ -251,6 +251,8 @@ def fail(S, i, t, router, features):
     if const_of(S).live:
         live.stop_leading(S, i, t)
         live.lose_helper(S, i, t, router, features)
+    if pool.caches:
+        lose_blocks(S, i)
     # Who has no queue to go back to is routed again, after the instance's state is settled.
     homeless = np.int64(-1)
     while True:
@@ -352,6 +354,8 @@ def turn_off(S, i, t, router, features):
     inst.moving_ps = 0
     inst.kv -= inst.leaving
     inst.leaving = 0
+    if pool_at(S, inst.pool).caches:
+        lose_blocks(S, i)
     if leased:
         spot.donate(S, i, t)
     else:

@@ -31,6 +31,16 @@ from llmscale_env.sim.fast.serving.batch import (
 )
 from llmscale_env.sim.fast.serving.itl import close_gaps, push_item
 from llmscale_env.sim.fast.serving.next_request import NOBODY, OWN, next_place
+from llmscale_env.sim.fast.serving.prefix_cache import (
+    find_hits,
+    forget_cache,
+    give_names,
+    hold_hits,
+    look_for_room,
+    may_be_named,
+    release,
+    trim,
+)
 from llmscale_env.sim.fast.serving.queues import leave
 from llmscale_env.sim.fast.serving.timing import (
     block_needs,
@@ -47,6 +57,7 @@ from llmscale_env.sim.fast.state.lists import (
     running_row,
 )
 from llmscale_env.sim.fast.state.memory import (
+    blocks_at,
     glob_of,
     growing_of,
     heap_of,
@@ -96,6 +107,34 @@ def _grow(S, i, tokens, more):
     """A request with `tokens` given takes one more in every step from this composition on, or no longer."""
     inst = inst_at(S, i)
     growing_of(S)[i, (tokens - inst.iter_no) % pool_at(S, inst.pool).block] += more
+
+
+@njit
+def _take_blocks(S, i, n):
+    """Instance `i`'s running requests hold `n` blocks more."""
+    v1_at(S, i).used += n
+    if pool_at(S, inst_at(S, i).pool).caches:
+        trim(S, i)
+
+
+@njit
+def _free_blocks(S, i, r, tokens, held):
+    """Running request `r`, which knows `tokens` of the tokens given to it, no longer holds `held` blocks."""
+    if pool_at(S, inst_at(S, i).pool).caches:
+        release(S, i, r, tokens, held)
+    else:
+        v1_at(S, i).used -= held
+
+
+@njit
+def lose_blocks(S, i):
+    """What the prefix cache of instance `i` holds, and what its running requests do, is lost."""
+    for evictable in range(2):
+        r = np.int64(lists_of(S)[running_row(S, i, evictable), 0])
+        while r >= 0:
+            release(S, i, r, 0, 0)
+            r = np.int64(req_at(S, r).next)
+    forget_cache(S, i)
 
 
 @njit
@@ -202,11 +241,10 @@ def _mark_ending(S, i, until, grows):
 @njit
 def end_v1(S, i, t):
     """What instance `i` runs, a step or a segment, ends at `t`; requests leave in order of admission."""
-    inst, step = inst_at(S, i), v1_at(S, i)
+    inst = inst_at(S, i)
     if inst.mode == DECODE:
-        step.used += block_needs(
-            S, i, inst.seg_n - 1
-        )  # the composition at its end is still to come
+        # The composition at its end is still to come.
+        _take_blocks(S, i, block_needs(S, i, inst.seg_n - 1))
         commit_decode(S, i, inst.seg_n)
     elif inst.mode == STEP:
         _end_step(S, i, t)
@@ -218,7 +256,8 @@ def end_v1(S, i, t):
     row = ending_row(S, i)
     while lists_of(S)[row, 2] > 0:
         r = np.int64(lists_of(S)[row, 0])
-        step.used -= _blocks(S, i, np.int64(req_at(S, r).input) + req_at(S, r).output - 1)
+        tokens = np.int64(req_at(S, r).input) + req_at(S, r).output - 1
+        _free_blocks(S, i, r, tokens, _blocks(S, i, tokens))
         finish(S, i, r, t)
     _emit_preempted(S, i, t)
 
@@ -236,11 +275,24 @@ def _give_way(S, i, r, t):
     grows = req.decoding == 1 or (complete and req.decoding == 0 and req.output - req.emitted > 1)
     if grows:
         _grow(S, i, given, -1)
-    v1_at(S, i).used -= _blocks(S, i, given)
+    # Not in the step at hand, so it has names for the tokens that it knew when the one before was composed.
+    known = np.int64(req.pre_done)
+    if req.decoding > 0:
+        known = np.int64(req.input) + inst.iter_no - req.join_iter - 1
+    _free_blocks(S, i, r, known, _blocks(S, i, given))
     preempt(S, i, r, t)
     if lead == 1:
         req.chunk = complete
         v1_at(S, i).flying += 1
+
+
+@njit
+def _give_chunk(S, i, r, tokens):
+    """Request `r` gets `tokens` of its context in the step at hand, and has the blocks for them."""
+    req = req_at(S, r)
+    req.chunk = tokens
+    if pool_at(S, inst_at(S, i).pool).caches:
+        give_names(S, i, r, req.pre_done + tokens)
 
 
 @njit
@@ -278,9 +330,9 @@ def _compose_scarce(S, i, t, left, blocks):
                 _give_way(S, i, latest, t)
                 if latest == r:
                     return shares
-            step.used += more
+            _take_blocks(S, i, more)
             if req.decoding == 0 and req.pre_done < req.pre_target:
-                req.chunk = tokens
+                _give_chunk(S, i, r, tokens)
             left -= tokens
             shares += 1
         r, other = _next_admitted(S, i, r, other)
@@ -320,14 +372,25 @@ def _admit(S, i, t, left, blocks):
         r = np.int64(lists_of(S)[row_of(S, i, place), 0])
         req = req_at(S, r)
         context = np.int64(req.input + req.emitted)
-        chunk = min(context, left)
+        hits, idle = np.int64(0), np.int64(0)
+        if pool.caches:
+            hits, idle = find_hits(S, i, r)
+        done = hits * pool.block
+        chunk = min(context - done, left)
         kept = inst.watermark // pool.block if inst.n_run > 0 else 0
-        asked = context if pool.reserves else chunk
-        if _blocks(S, i, asked) + kept > blocks - step.used:
+        asked = context if pool.reserves else done + chunk
+        if _blocks(S, i, asked) - hits + idle + kept > blocks - step.used:
             break
+        if pool.caches:
+            if req.admitted < 0:
+                blocks_at(S, r).cached = done
+            step.asked += context
+            step.hit += done
+            hold_hits(S, i, r, hits)
         _take(S, i, place, t)
-        req.chunk = chunk
-        step.used += _blocks(S, i, chunk)
+        req.pre_done = done
+        _take_blocks(S, i, _blocks(S, i, done + chunk) - hits)
+        _give_chunk(S, i, r, chunk)
         left -= chunk
         n += 1
     return n
@@ -359,9 +422,9 @@ def _compose(S, i, t):
         needed += _blocks(S, i, req.pre_done + chunk) - _blocks(S, i, np.int64(req.pre_done))
     if needed > blocks - step.used:
         return _compose_scarce(S, i, t, pool.chunk, blocks), True
-    step.used += needed
+    _take_blocks(S, i, needed)
     if chunk > 0:
-        req_at(S, partial).chunk = chunk
+        _give_chunk(S, i, partial, chunk)
         shares += 1
     return shares + _admit(S, i, t, left - chunk, blocks), False
 
@@ -420,6 +483,10 @@ def _launch_segment(S, i, t, host_ps):
         n = min(n, max(1, pool.window - inst.w_iter))
     if inst.settling and inst.n_run <= inst.limit:
         n = 1
+    if pool.caches and glob_of(S).shares and inst.n_run < inst.limit:
+        place = next_place(S, i)  # who waits may yet find blocks that running requests fill
+        if place != NOBODY and may_be_named(S, i, np.int64(lists_of(S)[row_of(S, i, place), 0])):
+            n = 1
     first = decode_first_ps(S, inst.profile, inst.n_dec, inst.ctx)
     step_ps = decode_step_ps(S, inst.profile, inst.n_dec)
     if pool.lead == 0:
@@ -450,6 +517,8 @@ def continue_v1(S, i, t):
     host_ps = pool.host_base + pool.host_request * shares if shares > 0 else np.int64(0)
     if pool.lead == 0:
         gpu_ps = _start(S, i)
+    if pool.caches:
+        look_for_room(S)
     inst.kv = step.used * pool.block
     if inst.n_run == 0:
         return False

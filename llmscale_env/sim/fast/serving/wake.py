@@ -15,6 +15,7 @@ from llmscale_env.sim.fast.serving.batch import (
     later_victims,
 )
 from llmscale_env.sim.fast.serving.next_request import NOBODY, head_at, shared_place
+from llmscale_env.sim.fast.serving.prefix_cache import find_hits, owner_runs
 from llmscale_env.sim.fast.serving.queues import (
     mark_dirty,
 )
@@ -120,17 +121,24 @@ def wake(S, i, t):
 
 
 @njit
-def could_admit(S, i, n, need):
-    """Whether instance `i`, after `n` more iterations of its segment, has room for `need` tokens."""
+def could_admit(S, i, n, r, need):
+    """Whether instance `i`, after `n` more iterations of its segment, has room for `need` tokens of `r`."""
     inst = inst_at(S, i)
     pool = pool_at(S, inst.pool)
     if inst.n_run >= inst.limit:
         return False
     if pool.block > 0:
+        if inst.n_dec >= pool.chunk:
+            return False
         tokens = need - 1 - const_of(S).half_block if pool.reserves else np.int64(1)
-        more = ((tokens + pool.block - 1) // pool.block) * pool.block
-        more += inst.watermark // pool.block * pool.block
-        return inst.n_dec < pool.chunk and kv_after(S, i, n) + more <= prof_at(S, inst.profile).cap
+        free = (prof_at(S, inst.profile).cap - kv_after(S, i, n)) // pool.block
+        lack = (tokens + pool.block - 1) // pool.block + inst.watermark // pool.block - free
+        if lack > 0 and pool.caches and pool.reserves:
+            if owner_runs(S, i, r):
+                return True
+            hits, idle = find_hits(S, i, r)
+            lack += idle - hits
+        return lack <= 0
     kv = inst.kv + n * inst.n_dec
     if pool.chunk > 0:
         if pool.chunk - inst.n_dec < 1:
@@ -152,7 +160,7 @@ def notice_own(S, i, r, t):
         pool = pool_at(S, inst.pool)
         n = next_boundary(S, i, t)
         may_evict = pool.evicts and inst.ev_n > 0 and cls_at(S, req_at(S, r).cls).priority == 0
-        if may_evict or could_admit(S, i, n, demand(S, r)):
+        if may_evict or could_admit(S, i, n, r, demand(S, r)):
             cut_at(S, i, n)
 
 
@@ -222,7 +230,7 @@ def _call_for(S, q, t, but):
                 continue
         if lists[i, 2] > 0 or lists[first_preempted + i, 2] > 0:
             continue
-        place, need = 0, head_need
+        place, need, r = 0, head_need, head
         if inst.n_pull > 1 or head_llm != inst.llm:
             place = shared_place(S, i, inst.n_pull)
             if place == NOBODY:
@@ -233,8 +241,8 @@ def _call_for(S, q, t, but):
                     cut_at(S, i, next_boundary(S, i, t))
                 continue
             need = demand(S, r)
-        n = next_boundary(S, i, t) if could_admit(S, i, 1, need) else 0
-        if n == 0 or not could_admit(S, i, n, need):
+        n = next_boundary(S, i, t) if could_admit(S, i, 1, r, need) else 0
+        if n == 0 or not could_admit(S, i, n, r, need):
             n = next_boundary(S, i, t)
             if n < inst.seg_n and _may_evict_for(S, i, place):
                 cut_at(S, i, n)

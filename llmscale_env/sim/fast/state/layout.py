@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from llmscale_env.sim.fast.state.cache_records import BLOCKS, Loose, room_for_an_event
 from llmscale_env.sim.fast.state.flow_records import CO, FLOW, HOME, LIVE, LOAD
 from llmscale_env.sim.fast.state.queue_records import AGING, QUEUE
 from llmscale_env.sim.fast.state.records import (
@@ -89,6 +90,7 @@ class State(NamedTuple):
     live: NDArray  # (E, I) see `live`
     v1: NDArray  # (E, I)
     growing: NDArray[np.int64]  # (E, I, W) decoding requests by when they need a block
+    blocks: NDArray  # (E, R), or (E, 1) without prefix caches: see `cache_records`
     co: NDArray  # (E, R), or (E, 1) where there are no live pairs
     roam: NDArray  # (E, R), or (E, 1) where there are no regions: see `region_records`, as those below
     transit: NDArray[np.int64]  # (E, 2, R) or (E, 2, 1) heap of times and requests on their way
@@ -130,6 +132,7 @@ PER_REQUEST = (
     "flow",
     "flows",
     "fit_long",
+    "blocks",
     "co",
     "roam",
     "transit",
@@ -161,6 +164,8 @@ def length(spec: ClusterSpec, name: str, requests: int) -> int:
         return 1
     if name in ("roam", "transit") and not spec.regional:
         return 1
+    if name == "blocks" and not room_for_an_event(spec):
+        return 1
     return requests
 
 
@@ -174,12 +179,15 @@ def list_rows(spec: ClusterSpec) -> tuple[dict[str, int], int]:
     return rows, end
 
 
-def addresses(states: State, e: int) -> NDArray[np.int64]:
+def addresses(states: State, e: int, loose: Loose) -> NDArray[np.int64]:
     """Where the arrays of episode `e` begin: what the kernels get (see `memory`)."""
     return np.array(
         [
-            array.ctypes.data + (e * array.strides[0] if name in EPISODE_FIELDS else 0)
-            for name, array in states._asdict().items()
+            *(
+                array.ctypes.data + (e * array.strides[0] if name in EPISODE_FIELDS else 0)
+                for name, array in states._asdict().items()
+            ),
+            *(array.ctypes.data for array in loose),
         ],
         np.int64,
     )
@@ -289,6 +297,8 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
     const["live"] = may_be_live(spec)
     const["pools_width"] = n_pools + 1
     const["block_width"] = block_width
+    const["extent_room"] = room_for_an_event(spec)
+    const["caches"] = const["extent_room"] > 0
     for name, value in widths(spec).items():
         const[name] = value
     e = episodes
@@ -339,6 +349,7 @@ def allocate(spec: ClusterSpec, episodes: int, capacity: int) -> State:
         live=np.zeros((e, n_inst), LIVE),
         v1=np.zeros((e, n_inst), V1),
         growing=np.zeros((e, n_inst, block_width), np.int64),
+        blocks=np.zeros((e, length(spec, "blocks", capacity)), BLOCKS),
         co=np.zeros((e, capacity if may_be_live(spec) else 1), CO),
         **episode_tables(spec, e, capacity),
         prof=prof,

@@ -23,6 +23,7 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
 from llmscale_env.sim.checked_kernels import CHECKED
+from llmscale_env.sim.fast.state.cache_records import BLOCKS, EXTENT, SPAN, Loose
 from llmscale_env.sim.fast.state.flow_records import CO, FLOW, HOME, LIVE, LOAD
 from llmscale_env.sim.fast.state.layout import (
     STATE_FIELDS,
@@ -53,7 +54,7 @@ _CACHE_LINE = 64
 """Bytes."""
 
 _I64 = ir.IntType(64)
-_PLACE = {name: k for k, name in enumerate(STATE_FIELDS)}
+_PLACE = {name: k for k, name in enumerate((*STATE_FIELDS, *Loose._fields))}
 
 
 def _base(builder: Any, table: Any, name: str) -> Any:
@@ -206,6 +207,9 @@ fit_at = _records("fit", FIT)
 load_at = _records("load", LOAD)
 live_at = _records("live", LIVE)
 v1_at = _records("v1", V1)
+blocks_at = _records("blocks", BLOCKS)
+extent_at = _records("extent", EXTENT)
+span_at = _records("span", SPAN)
 co_at = _records("co", CO)
 home_at = _records("home", HOME)
 roam_at = _records("roam", ROAM)
@@ -233,6 +237,7 @@ pull_of = _array("pull", np.int64, "pull_width")
 place_of = _array("place", np.int64, "pull_width")
 pulled_by_of = _array("pulled_by", np.int64, "pulled_by_width")
 growing_of = _array("growing", np.int64, "block_width")
+bucket_of = _array("bucket", np.int32)
 dirty_of = _array("dirty", np.int64)
 host_ready_of = _array("host_ready", np.int64, "n_llms", sliced=True)
 host_used_of = _array("host_used", np.int64, "n_llms")

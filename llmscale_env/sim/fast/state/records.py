@@ -20,7 +20,7 @@ NOT_KNOWN = 1 << 40
 IDLE, DECODE, PREFILL, MIXED, STEP = 0, 1, 2, 3, 4
 
 # Error codes that a kernel leaves in `glob.error`.
-NO_ERROR, BAD_ROUTER_ANSWER = 0, 1
+NO_ERROR, BAD_ROUTER_ANSWER, NEEDS_ROOM = 0, 1, 2
 
 GLOB = np.dtype(
     [
@@ -56,6 +56,15 @@ GLOB = np.dtype(
         ("error_request", np.int64),
         ("error_answer", np.int64),
         ("error_candidates", np.int64),
+        # prefix caches: extents in use, those ever used, the first of those not in use any more, all
+        ("extents", np.int64),
+        ("extent_top", np.int64),
+        ("extent_free", np.int64),
+        ("extent_size", np.int64),
+        ("bucket_mask", np.int64),
+        ("shares", np.int64),  # some requests begin with the same tokens
+        ("n_spans", np.int64),
+        ("next_name", np.int64),  # of the first request of the next piece
     ]
 )
 
@@ -223,6 +232,7 @@ POOL = np.dtype(
         ("block", np.int64),  # tokens of a KV block, 0: memory is not in blocks (no `v1`)
         ("lead", np.int64),  # steps composed ahead of the one that runs
         ("reserves", np.int64),
+        ("caches", np.int64),  # prefixes
         ("host_base", np.int64),
         ("host_request", np.int64),
     ]
@@ -331,6 +341,12 @@ V1 = np.dtype(
         ("decoding", np.int64),
         ("context", np.int64),
         ("chunks", np.int64),
+        # prefix cache: free blocks with names, their extents in order of release, tokens asked for and found
+        ("cached", np.int64),
+        ("oldest", np.int64),
+        ("newest", np.int64),
+        ("asked", np.int64),
+        ("hit", np.int64),
     ]
 )
 
@@ -397,6 +413,8 @@ CONST = np.dtype(
             "bins_width",
             "pools_width",  # one more than pools
             "block_width",
+            "caches",  # whether there may be prefix caches
+            "extent_room",  # extents that one event may need
             *(f"row_{name}" for name in LISTS),  # first row in `lists`
         )
     ]

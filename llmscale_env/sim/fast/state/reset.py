@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llmscale_env.sim.fast.state.cache_records import Loose
 from llmscale_env.sim.fast.state.layout import State
 from llmscale_env.sim.fast.state.records import NO_EVENT, REQ
 from llmscale_env.sim.fast.state.region_records import REGION_FIELDS, reset_regions
@@ -21,6 +22,7 @@ from llmscale_env.sim.spec import (
     V1Spec,
     first_warm,
 )
+from llmscale_env.sim.streaming import names_of
 from llmscale_env.workload.requests import RequestTable
 
 
@@ -55,6 +57,7 @@ def v1_fields(v1: V1Spec | None) -> dict[str, int]:
         "block": v1.block_tokens,
         "lead": v1.asynchronous,
         "reserves": v1.reserve_full,
+        "caches": v1.prefix_cache,
         "host_base": v1.host_base_ps,
         "host_request": v1.host_per_request_ps,
     }
@@ -89,14 +92,22 @@ def _put(req, future, arrival, tokens, predicted, llm, cls, evictable):  # type:
 def put_requests(
     states: State, e: int, spec: ClusterSpec, requests: RequestTable, first: int
 ) -> None:
-    """Fill the places from `first` on with requests that are still to come."""
+    """Fill the places from `first` on with requests that are still to come.
+
+    Raises:
+        ValueError: see `names_of`.
+    """
     n = len(requests)
     glob = states.glob[e, 0]
     mine = slice(first, first + n)
+    names = names_of(requests, int(glob["next_name"]))
     states.ids[e, mine] = np.arange(n) + glob["next_id"]
     glob["next_id"] += n
     if n == 0:
         return
+    glob["next_name"] = names[-1] + 1
+    if states.const["caches"][0]:
+        _put_blocks(states.blocks[e, mine], names, requests, glob)
     glob["last_arrival_ps"] = requests.arrival_ps[-1]
     if spec.regional:
         states.roam["region"][e, mine] = requests.region if spec.n_regions > 1 else 0
@@ -123,10 +134,21 @@ def put_requests(
     )
 
 
+def _put_blocks(rows: Any, names: NDArray[np.int64], requests: RequestTable, glob: Any) -> None:
+    """What requests have of a prefix cache before they come; their spans are behind those of earlier ones."""
+    rows[:] = 0
+    rows["name"], rows["made"] = names, -1
+    if requests.prefixes is not None:
+        rows["span"] = glob["n_spans"] + requests.prefixes.first[:-1]
+        rows["n_spans"] = np.diff(requests.prefixes.first)
+        glob["n_spans"] += len(requests.prefixes.owner)
+        glob["shares"] |= len(requests.prefixes.owner) > 0
+
+
 def reset_episode(
-    states: State, e: int, spec: ClusterSpec, requests: RequestTable, salt: int = 0
+    states: State, e: int, spec: ClusterSpec, requests: RequestTable, loose: Loose, salt: int = 0
 ) -> None:
-    """Put episode `e` at time 0 with `requests`; its arrays must be large enough."""
+    """Put episode `e` at time 0 with `requests`; its arrays must be large enough, and its spans in place."""
     n = len(requests)
     hosts = np.array(spec.host_of_slot)
 
@@ -137,6 +159,10 @@ def reset_episode(
     glob["flow_key"] = NO_EVENT
     glob["last_arrival_ps"] = -1
     glob["failing_host"] = -1
+    glob["extent_free"] = -1
+    glob["extent_size"] = len(loose.extent)
+    glob["bucket_mask"] = len(loose.bucket) - 1
+    loose.bucket[:] = -1
     glob["salt"] = np.array(salt % 2**64, np.uint64).view(np.int64)
     glob["signal_ps"] = spec.manager_period_ps if spec.managers else NEVER
     reset_regions({name: getattr(states, name)[e] for name in REGION_FIELDS}, spec)
@@ -150,6 +176,7 @@ def reset_episode(
     states.home["bytes"][e] = 0
     states.live[e] = 0
     states.v1[e] = 0
+    states.v1["oldest"][e] = states.v1["newest"][e] = -1
     states.growing[e] = 0
     for name in ("helper", "first", "last", "executing", "leader", "work"):
         states.live[name][e] = -1

@@ -91,6 +91,9 @@ class SlotLife(ABC):
     @abstractmethod
     def take_out(self, request: Request) -> None: ...
 
+    @abstractmethod
+    def lose_memory(self) -> None: ...
+
     @staticmethod
     @abstractmethod
     def _drop_copy(request: Request) -> None: ...
@@ -262,6 +265,7 @@ class SlotLife(ABC):
         waiting = list(self.own_queue)
         for request in list(self.running):
             self.take_out(request)
+        self.lose_memory()
         self.preempted.clear()
         self.own_queue.clear()
         self.handover.landed.clear()
@@ -283,7 +287,7 @@ class SlotLife(ABC):
         """Requests that have lost their KV, to the fronts of their queues; returns those without one."""
         for request in reversed(requests):
             let_go(request)
-            request.emitted = request.to_prefill = request.done = request.to_come = 0
+            request.emitted = request.to_prefill = request.to_come = 0
             request.at = None
             request.restarts += 1
             if request.queue >= 0:
@@ -355,6 +359,7 @@ class SlotLife(ABC):
 
     def _turn_off(self) -> None:
         held = self.state in HOLDING_WEIGHTS
+        self.lose_memory()
         if self.pool.spot is not None:
             self.lease.donate()
         else:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from llmscale_env.sim.reference.state.block_pool import BlockName
 from llmscale_env.sim.reference.state.request import Request
 from llmscale_env.sim.spec import InstanceState, PullRule
 
@@ -65,9 +66,11 @@ class Scheduler(ABC):
         admitted: requests admitted in this boundary.
         origins: of each the shared queue that it was taken from, -1: none.
         composed: an iteration that is decided on while another one runs, if any.
+        kv_cached, asked_tokens, hit_tokens: as in `INSTANCE_DTYPE`.
     """
 
     composed: Iteration | None = None
+    asked_tokens = hit_tokens = 0
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
@@ -81,6 +84,29 @@ class Scheduler(ABC):
     @abstractmethod
     def _assign(self, request: Request) -> None:
         """Charge an admitted request to the budget."""
+
+    @property
+    @abstractmethod
+    def kv_tokens(self) -> int:
+        """KV tokens that the running requests use."""
+
+    @property
+    def kv_cached(self) -> int:
+        return 0
+
+    @property
+    def cached_blocks(self) -> list[BlockName]:
+        """Names of blocks in the prefix cache that no request holds, the next one to go first."""
+        return []
+
+    def complete(self, request: Request) -> None:  # noqa: B027 (most have nothing to do)
+        """A running request has emitted its last token."""
+
+    def release(self, request: Request) -> None:  # noqa: B027
+        """A request leaves the batch."""
+
+    def forget(self) -> None:  # noqa: B027
+        """What is in the memory of the GPUs is lost."""
 
     # --- admission ---
 
@@ -153,6 +179,10 @@ class Scheduler(ABC):
 
 class TokenScheduler(Scheduler):
     """KV memory is counted in tokens, and a request needs room for its whole context."""
+
+    @property
+    def kv_tokens(self) -> int:
+        return self.instance.kv_of(self.instance.running)
 
     @abstractmethod
     def _due_to_emit(self, running: list[Request]) -> int:

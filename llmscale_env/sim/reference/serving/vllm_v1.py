@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from llmscale_env.sim.reference.serving.scheduler import Iteration, Scheduler
+from llmscale_env.sim.reference.state.block_pool import Block, BlockName, BlockPool
 from llmscale_env.sim.reference.state.request import Request
 from llmscale_env.sim.spec import V1Spec
 
@@ -52,6 +53,7 @@ class VllmV1(Scheduler):
     Attributes:
         left: tokens of the budget not given away yet.
         step: what is being composed.
+        memory: its KV blocks.
     """
 
     composed: Step | None
@@ -61,6 +63,69 @@ class VllmV1(Scheduler):
         self.v1 = v1
         self.left = 0
         self.step = Step(0)
+        self.memory = BlockPool(instance.capacity // v1.block_tokens)
+        self._named_now: set[BlockName] = set()
+        self._blocked: tuple[Request, int] | None = None
+
+    # --- memory ---
+
+    @property
+    def kv_tokens(self) -> int:
+        return (self.memory.size - self.memory.free) * self.v1.block_tokens
+
+    @property
+    def kv_cached(self) -> int:
+        return len(self.memory.cached) * self.v1.block_tokens
+
+    @property
+    def cached_blocks(self) -> list[BlockName]:
+        return [block.name for block in self.memory.cached if block.name is not None]
+
+    def _take(self, request: Request, tokens: int) -> None:
+        """Blocks for the next `tokens` of a request, and names for those full of tokens that are known."""
+        before = self.memory.evicted
+        more = self.v1.blocks(request.done + tokens) - len(request.blocks)
+        request.blocks += self.memory.take(more)
+        self.instance.engine.events["v1_evicted"] += self.memory.evicted > before
+        self._name(request, min(request.done + tokens, request.ctx))
+
+    def _name(self, request: Request, tokens: int) -> None:
+        """Give the blocks that are full of a request's first `tokens` tokens their names."""
+        if not self.v1.prefix_cache:
+            return
+        size = self.v1.block_tokens
+        for index in range(request.named, tokens // size):
+            name = request.block_name(index, size)
+            there = self.memory.give_name(request.blocks[index], name)
+            self.instance.engine.events["v1_second_bearer"] += there
+            self._named_now.add(name)
+            request.named += 1
+
+    def _hits(self, request: Request) -> list[Block]:
+        """Blocks of its first tokens that are there; at least one token is left to be computed."""
+        found: list[Block] = []
+        size = self.v1.block_tokens
+        for index in range((request.ctx - 1) // size if self.v1.prefix_cache else 0):
+            block = self.memory.find(request.block_name(index, size))
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def complete(self, request: Request) -> None:
+        """The KV of its last token is never made, that of all others is known now."""
+        self._name(request, request.done)
+
+    def release(self, request: Request) -> None:
+        self.memory.release(request.blocks)
+        request.blocks, request.named, request.done = [], 0, 0
+
+    def forget(self) -> None:
+        self.instance.engine.events["v1_cache_lost"] += self.kv_cached > 0
+        self.memory = BlockPool(self.memory.size)
+        self._blocked = None
+
+    # --- steps ---
 
     def plan(self) -> Iteration | None:
         """The step that runs now: with `asynchronous` the one composed a boundary ago."""
@@ -92,6 +157,7 @@ class VllmV1(Scheduler):
         """Running requests in order of admission, then, unless one had to give way, waiting ones."""
         instance, events = self.instance, self.instance.engine.events
         self.step = Step(0)
+        self._named_now.clear()
         self.left = instance.pool.chunk_tokens
         instance.foreign = None
         preempted = False
@@ -117,14 +183,7 @@ class VllmV1(Scheduler):
         self.step.is_decode = bool(self.step.decoding)
 
     def _has_blocks(self, request: Request, tokens: int) -> bool:
-        more = self.v1.blocks(request.done + tokens) - self.v1.blocks(request.done)
-        return more <= self._free
-
-    @property
-    def _free(self) -> int:
-        """Blocks that no request holds."""
-        held = sum(self.v1.blocks(r.done) for r in self.instance.running)
-        return self.instance.capacity // self.v1.block_tokens - held
+        return self.v1.blocks(request.done + tokens) - len(request.blocks) <= self.memory.free
 
     def _give(self, request: Request, tokens: int) -> None:
         if request.to_compute > 0:
@@ -133,6 +192,7 @@ class VllmV1(Scheduler):
             request.to_compute -= tokens
         else:
             self.step.decoding.append(request)
+        self._take(request, tokens)
         emits = request.done + tokens == request.ctx + request.to_come
         self.step.shares.append(Share(request, tokens, request.done, emits))
         request.done += tokens
@@ -144,15 +204,44 @@ class VllmV1(Scheduler):
         running = self.instance.running
         if len(running) >= self.instance.batch_limit or self.left == 0:
             return False
-        tokens = request.ctx if self.v1.reserve_full else min(request.ctx, self.left)
+        hits = self._hits(request)
+        tokens = request.ctx
+        if not self.v1.reserve_full:
+            tokens = min(tokens, len(hits) * self.v1.block_tokens + self.left)
         kept = self.instance.watermark_tokens // self.v1.block_tokens if running else 0
-        fits = self.v1.blocks(tokens) + kept <= self._free
-        self.instance.engine.events["v1_no_blocks"] += not fits
+        idle = sum(block.holders == 0 for block in hits)  # free now, and no longer once it has them
+        fits = self.v1.blocks(tokens) - len(hits) + idle + kept <= self.memory.free
+        if not fits:
+            self.instance.engine.events["v1_no_blocks"] += 1
+            if self._blocked is None or self._blocked[0] is not request:
+                self._blocked = request, len(hits)
         return fits
 
     def _assign(self, request: Request) -> None:
-        request.to_compute = request.ctx
-        self._give(request, min(request.ctx, self.left))
+        hits = self._hits(request)
+        self._count_hits(request, hits)
+        self.memory.hold(hits)
+        request.blocks, request.named = hits, len(hits)
+        request.done = len(hits) * self.v1.block_tokens
+        request.to_compute = request.to_prefill = request.ctx - request.done
+        self._give(request, min(request.to_compute, self.left))
+
+    def _count_hits(self, request: Request, hits: list[Block]) -> None:
+        if not self.v1.prefix_cache:
+            return
+        tokens = len(hits) * self.v1.block_tokens
+        if request.preemptions + request.evictions + request.restarts == 0:
+            request.cached_tokens = tokens
+        self.asked_tokens += request.ctx
+        self.hit_tokens += tokens
+        events = self.instance.engine.events
+        events["v1_hit"] += tokens > 0
+        events["v1_hit_of_running"] += any(block.holders > 0 for block in hits)
+        events["v1_hit_in_step"] += any(block.name in self._named_now for block in hits)
+        events["v1_found_again"] += request.preemptions > 0 and tokens > 0
+        if self._blocked is not None and self._blocked[0] is request:
+            events["v1_more_hits_later"] += len(hits) > self._blocked[1]
+            self._blocked = None
 
     def _host_ps(self, step: Step) -> int:
         n = len(step.shares)

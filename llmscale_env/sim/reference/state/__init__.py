@@ -1,1 +1,1 @@
-"""The order of events, and one request."""
+"""The order of events, one request, and KV memory in blocks."""

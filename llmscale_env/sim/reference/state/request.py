@@ -9,6 +9,7 @@ from llmscale_env.sim.spec import RequestState
 
 if TYPE_CHECKING:
     from llmscale_env.sim.reference.instance import Instance
+    from llmscale_env.sim.reference.state.block_pool import Block, BlockName
 
 
 @dataclass(slots=True, eq=False)
@@ -22,6 +23,9 @@ class Request:
         to_prefill: tokens of its context still to prefill; 0 while it decodes.
         to_compute, done, to_come: in a pool with `v1`, steps that are composed included: tokens of its
             context not yet given to a step, tokens whose KV is there, tokens about to be emitted.
+        name, spans: of its sequence of tokens, and (owner, end) of those that are others' (`Prefixes`).
+        blocks, named: KV blocks that it holds, in order, and how many of them have a name.
+        cached_tokens: of its prompt, those found in the cache when it was first admitted.
         saved_on: instance that keeps its KV cache in host memory (`saved_bytes` of it), if any.
         last_token_ps: time of its latest token, -1 before the first.
         at: instance in whose own queue it waits, to which its KV is on its way, or where it has landed.
@@ -44,12 +48,17 @@ class Request:
     priority: int
     queue: int
     region: int = 0
+    name: int = 0
+    spans: tuple[tuple[int, int], ...] = ()
     state: RequestState = RequestState.FUTURE
     emitted: int = 0
     to_prefill: int = 0
     to_compute: int = 0
     done: int = 0
     to_come: int = 0
+    blocks: list[Block] = field(default_factory=list)
+    named: int = 0
+    cached_tokens: int = 0
     saved_on: Instance | None = None
     saved_bytes: int = 0
     last_token_ps: int = -1
@@ -82,6 +91,11 @@ class Request:
     def left(self) -> int:
         """Tokens that the predictor thinks are still to come (negative if it was wrong)."""
         return self.predicted_output_tokens - self.emitted
+
+    def block_name(self, index: int, size: int) -> BlockName:
+        """Of its block number `index` of `size` tokens: equal names, equal tokens up to the block's end."""
+        end = (index + 1) * size
+        return next((owner for owner, to in self.spans if end <= to), self.name), index
 
     def emit(self, now_ps: int) -> None:
         """One more token."""
