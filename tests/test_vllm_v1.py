@@ -290,7 +290,8 @@ def test_chains_are_resolved_once() -> None:
 
 def test_a_saved_episode_has_its_cache() -> None:
     """Arrays grow as the cache fills, and a restored episode goes on as the first one did."""
-    case = next(c for c in map(make_v1_case, range(100)) if c.requests.prefixes is not None)
+    cases = (c for c in map(make_v1_case, range(100)) if c.requests.prefixes is not None)
+    case = next(c for c in cases if c.spec.custom_router is None)  # a compiled router has no copies
     stop = case.stops_ps[-1] // 3
     engine = FastEngine(case.spec, case.requests)
     engine.advance(stop)
