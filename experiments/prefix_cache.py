@@ -4,12 +4,14 @@
                                        [seeds=0,1,2] [out=DIRECTORY]
 
 A fixed fleet serves the scenario's requests under each routing rule, with the prefix cache of its pools (of
-those with `v1`) and without it. A row has the requests of all seeds together. `hit_rate` is the share of the
-prompt tokens of admitted requests that were found in the cache; `ttft` is of requests with a first token, `itl`
-of finished ones; `attainment` is the share of requests that met both targets of their class. Above the
+those with `v1`) and without it. A row has the requests of all seeds together. `hit_rate` is the share of
+the prompt tokens of admitted requests that were found in the cache; `ttft` is of requests with a first
+token, `itl` of finished ones; `attainment` is the share of requests that met both targets of their class.
+
+`session` is what load balancers do with a cookie, and no rule of the engines: a request goes where the one
+went that more than half of its prompt comes from, and any other one to the next instance in turn. Above the
 table stands what one cache without limits, which all instances share and each prompt and answer enters when
-its request arrives, would find.
-Writes `prefix_cache.csv`.
+its request arrives, would find. Writes `prefix_cache.csv`.
 """
 
 from __future__ import annotations
@@ -23,13 +25,19 @@ import numpy as np
 
 from baselines import make_policy
 from experiments.output import RESULTS, text_table, write_csv
-from llmscale_env._cli import Slip, check_folder, parse_scenario_words, run_command, some_of
-from llmscale_env._cli import whole_numbers
+from llmscale_env._cli import (
+    Slip,
+    check_folder,
+    parse_scenario_words,
+    run_command,
+    some_of,
+    whole_numbers,
+)
 from llmscale_env.control.command import RULES
 from llmscale_env.control.reward import draw_requests
 from llmscale_env.control.run import run_episode
 from llmscale_env.control.simulation import ClusterSimulation
-from llmscale_env.scenarios.load import load_scenario, with_overrides
+from llmscale_env.scenarios.load import ScenarioError, load_scenario, with_overrides
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.workload.requests import RequestTable
 
@@ -38,7 +46,8 @@ SEEDS = (0, 1, 2)
 NEED_MORE = ("class-affine", "shared-queue", "custom", "hold", "best-fit", "regional")
 """Rules that ask for more than instances to choose from."""
 
-ROUTERS = tuple(name for name in RULES if name not in NEED_MORE)
+SESSION = "session"
+ROUTERS = (*(name for name in RULES if name not in NEED_MORE), SESSION)
 HEAD = (
     "router",
     "prefix_cache",
@@ -53,8 +62,9 @@ HEAD = (
 
 def variant(scenario: Scenario, router: str, cached: bool) -> Scenario:
     """The scenario with one rule on all routes, and the caches of its pools on or off."""
+    kind = "custom" if router == SESSION else router
     changes: dict[str, Any] = {
-        f"fleet.routes.{k}.kind": router for k in range(len(scenario.fleet.routes))
+        f"fleet.routes.{k}.kind": kind for k in range(len(scenario.fleet.routes))
     }
     for pool in scenario.fleet.pools:
         if pool.v1 is not None:
@@ -64,27 +74,46 @@ def variant(scenario: Scenario, router: str, cached: bool) -> Scenario:
 
 def shareable(requests: RequestTable) -> tuple[int, int]:
     """Prompt tokens that are those of an earlier request, and all of them."""
-    if requests.prefixes is None:
-        return 0, int(requests.input_tokens.sum())
-    seen: set[int] = set()
-    found = 0
+    shared = 0 if requests.prefixes is None else int(requests.prefixes.shared_tokens.sum())
+    return shared, int(requests.input_tokens.sum())
+
+
+def by_session(requests: RequestTable) -> Any:
+    """A router that keeps the requests of a conversation together."""
+    from llmscale_env.sim.custom_router import router
+
+    home = np.zeros(len(requests), np.int64)
+    sessions = 0
     for r in range(len(requests)):
-        known = 0
-        for owner, end in requests.prefixes.spans(r):
-            if owner in seen and end > known:
-                known = end
-            seen.add(owner)
-        seen.add(int(requests.prefixes.name[r]))
-        found += known
-    return found, int(requests.input_tokens.sum())
+        owner, end = (requests.prefixes.spans(r) or [(-1, 0)])[-1] if requests.prefixes else (-1, 0)
+        if owner >= 0 and 2 * end > requests.input_tokens[r]:
+            home[r] = home[owner]
+        else:
+            home[r] = sessions
+            sessions += 1
+
+    def at_home(features, n, request_id, input_tokens, predicted, slo_class):  # type: ignore[no-untyped-def]
+        return home[request_id] % n
+
+    return router(at_home)
 
 
 def measure(scenario: Scenario, seeds: Sequence[int]) -> dict[str, float]:
     """The columns of `HEAD` from `requests` on."""
-    simulation = ClusterSimulation(scenario)
+    custom = any(route.kind == "custom" for route in scenario.fleet.routes)
     frames, cached, asked = [], 0, 0
     for seed in seeds:
-        result = run_episode(make_policy("static"), scenario, seed, simulation=simulation)
+        requests = draw_requests(scenario, np.random.default_rng(seed))
+        with_router = by_session(requests) if custom else None
+        simulation = ClusterSimulation(scenario, custom_router=with_router)
+        result = run_episode(
+            make_policy("static"),
+            scenario,
+            seed,
+            requests=requests,
+            simulation=simulation,
+            custom_router=with_router,
+        )
         frames.append(result.requests)
         rows = simulation.engine.results(0)
         admitted = rows["admitted_ps"] >= 0
@@ -107,7 +136,7 @@ def measure(scenario: Scenario, seeds: Sequence[int]) -> dict[str, float]:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command; 0 when it worked, 2 for a slip."""
-    return run_command("prefix_cache", __doc__, words, _run, wordless=True)
+    return run_command("prefix_cache", __doc__, words, _run, slips=(ScenarioError,), wordless=True)
 
 
 def _run(words: list[str]) -> int:
@@ -121,8 +150,10 @@ def _run(words: list[str]) -> int:
         raise Slip(f"scenario = {scenario.name!r}: none of its pools has v1, and so a prefix cache")
     counts = [shareable(draw_requests(scenario, np.random.default_rng(seed))) for seed in seeds]
     found, asked = np.sum(counts, axis=0)
+    if asked == 0:
+        raise Slip(f"scenario = {scenario.name!r}: brings no requests with seeds {list(seeds)}")
     print(
-        f"{scenario.name}, seeds {','.join(map(str, seeds))}: {found / max(asked, 1):.1%} of the prompt "
+        f"{scenario.name}, seeds {','.join(map(str, seeds))}: {found / asked:.1%} of the prompt "
         "tokens are those of an earlier request"
     )
     rows = []

@@ -160,6 +160,15 @@ COMMANDS = (
         writes="out",
     ),
     Command(
+        "experiments.prefix_cache",
+        ("seeds=0", "out=OUT"),
+        ("experiments.prefix_cache:measure",),
+        "routers seeds",
+        "scenario.horizon_s scenario.workload",
+        reads="scenario",
+        writes="out",
+    ),
+    Command(
         "experiments.capacity",
         ("slo=ttft:1,itl:0.1", "rate_per_s=3", "out=OUT"),
         ("experiments.capacity:fingerprint",),

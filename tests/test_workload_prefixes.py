@@ -566,3 +566,17 @@ def test_spans_of_a_table_that_is_built():
     assert table.prefixes.spans(1) == prefixes.spans(1) == [(0, 5)]
     assert replace(table, prefixes=None).prefixes is None
     assert TurnsConfig().mean == 3.5
+
+
+def test_what_a_cache_without_limits_would_find():
+    """0, 1 and 3 begin like a prompt of theirs, of which 3 has more than anybody before; 2 like all of 1."""
+    table = RequestTable.build(
+        [0, 1, 2, 3, 4],
+        [8, 8, 20, 30, 25],
+        [4, 4, 4, 4, 4],
+        prefix_of=[-2, -2, 1, -2, 3],
+        prefix_tokens=[5, 6, 12, 9, 20],
+    )
+    assert table.prefixes is not None
+    assert table.prefixes.shared_tokens.tolist() == [0, 5, 12, 6, 20]
+    assert table.take(np.array([2, 4])).prefixes.shared_tokens.tolist() == [0, 6]

@@ -79,6 +79,26 @@ class Prefixes:
             np.concatenate([self.end, later.end]),
         )
 
+    @property
+    def shared_tokens(self) -> NDArray[np.int64]:
+        """(n,) tokens that each request begins with and that are those of an earlier one of these.
+
+        A cache without limits that every prompt and answer is in once its request has come would find them.
+        """
+        found = np.zeros(len(self), np.int64)
+        requests: set[int] = set()
+        longest: dict[int, int] = {}
+        for row, name in enumerate(self.name.tolist()):
+            goes_on = True
+            for owner, end in self.spans(row):
+                known = end if owner in requests else min(end, longest.get(owner, 0))
+                if goes_on:
+                    found[row] = max(known, found[row])
+                goes_on &= known == end
+                longest[owner] = max(end, longest.get(owner, 0))
+            requests.add(name)
+        return found
+
     def spans(self, row: int) -> list[tuple[int, int]]:
         """(owner, end) of each span of a request."""
         mine = slice(int(self.first[row]), int(self.first[row + 1]))
