@@ -82,15 +82,16 @@ def by_session(requests: RequestTable) -> Any:
     """A router that keeps the requests of a conversation together."""
     from llmscale_env.sim.custom_router import router
 
-    home = np.zeros(len(requests), np.int64)
-    sessions = 0
-    for r in range(len(requests)):
-        owner, end = (requests.prefixes.spans(r) or [(-1, 0)])[-1] if requests.prefixes else (-1, 0)
-        if owner >= 0 and 2 * end > requests.input_tokens[r]:
-            home[r] = home[owner]
-        else:
-            home[r] = sessions
-            sessions += 1
+    home = np.arange(len(requests))
+    if requests.prefixes is not None:
+        names, sessions = requests.prefixes.name, 0
+        for r in range(len(requests)):
+            owner, end = [(-1, 0), *requests.prefixes.spans(r)][-1]
+            at = np.searchsorted(names[:r], owner)
+            if 2 * end > requests.input_tokens[r] and at < r and names[at] == owner:
+                home[r] = home[at]
+            else:
+                home[r], sessions = sessions, sessions + 1
 
     def at_home(features, n, request_id, input_tokens, predicted, slo_class):  # type: ignore[no-untyped-def]
         return home[request_id] % n

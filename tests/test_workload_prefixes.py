@@ -429,6 +429,24 @@ def test_the_rate_is_that_of_requests():
     assert np.abs(shares - np.array([1, 1 / 2, 1 / 3, 1 / 4]) / (25 / 12)).max() < 0.01
 
 
+def test_a_busier_service_has_more_conversations():
+    """The same length of conversations and the same number of system prompts."""
+    workload = WorkloadConfig(streams=(StreamConfig(**CHAT),))
+    tables = [
+        generate_requests(
+            workload.scaled(scale),
+            classes=("c",),
+            llms=("m",),
+            horizon_s=5000.0,
+            rng=np.random.default_rng(0),
+        )
+        for scale in (1.0, 3.0)
+    ]
+    assert len(tables[1]) == pytest.approx(3 * len(tables[0]), rel=0.05)
+    shares = [t.prefixes.shared_tokens.sum() / t.input_tokens.sum() for t in tables]
+    assert shares[1] == pytest.approx(shares[0], abs=0.01)
+
+
 def test_system_prompts_without_turns():
     plain = {key: value for key, value in CHAT.items() if key not in ("turns", "system_prompts")}
     table, bare = (
