@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.workload.config import SystemPromptsConfig, TurnsConfig
-from llmscale_env.workload.prefixes import NO_PREFIX, Prefixes, spans_of
+from llmscale_env.workload.prefixes import Prefixes
 
 _PS_PER_US = 1_000_000
 _MOST_US = 6_000_000_000_000
@@ -114,13 +114,26 @@ def draw_prompts(
     order = np.argsort(turns.arrival_ps, kind="stable")
     row_of = np.empty(n, np.int64)
     row_of[order] = place
-    prefix_of = np.full(n, NO_PREFIX, np.int64)
+    # A turn's spans: the system prompt, and the turns before it that it goes on from, the earliest first.
+    has_prompt = int(system is not None)
+    prompt = np.zeros(n, np.int64)
     if system is not None:
-        prompt = _popular(system, int(turns.conversation[-1]) + 1 if n else 0, rng)
-        prefix_of = -2 - prompt[turns.conversation]
-    prefix_of = np.where(goes_on, _one_before(row_of), prefix_of)
-    prefix_tokens = np.where(goes_on, _one_before(inputs + outputs), begin)
-    prefixes = spans_of(prefix_of[order], prefix_tokens[order], inputs[order], outputs[order])
+        prompt = _popular(system, int(turns.conversation[-1]) + 1 if n else 0, rng)[
+            turns.conversation
+        ]
+    earliest = np.maximum.accumulate(np.where(goes_on, 0, place))
+    counts = (has_prompt + place - earliest)[order]
+    first = np.append(0, np.cumsum(counts))
+    row = np.repeat(place, counts)
+    number = np.arange(first[-1]) - first[row] - has_prompt
+    of = order[row]
+    owner = earliest[of] + np.maximum(number, 0)
+    prefixes = Prefixes(
+        place,
+        first,
+        np.where(number < 0, -2 - prompt[of], row_of[owner]),
+        np.where(number < 0, begin, (inputs + outputs)[owner]).astype(np.int32),
+    )
     return Prompts(inputs.astype(np.int32), outputs.astype(np.int32), prefixes, order)
 
 
