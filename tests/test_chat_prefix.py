@@ -8,6 +8,7 @@ import pytest
 from baselines import make_policy
 from experiments import prefix_cache
 from llmscale_env import load_scenario, run_episode
+from llmscale_env.control import run as run_module
 from llmscale_env.control.reward import draw_requests
 
 SHORT = {"horizon_s": 200, "workload.streams.chat.rate_per_s": 5}
@@ -39,6 +40,17 @@ def test_both_engines_serve_it_alike():
     )
     assert fast.summary == slow.summary
     assert len(fast.requests) > 50
+
+
+def test_pieces_find_what_earlier_pieces_left(monkeypatch: pytest.MonkeyPatch):
+    """A streamed episode forgets requests that are done, and has the same latencies (of 32 bits)."""
+    scenario = load_scenario("chat-prefix", **SHORT)
+    whole = run_episode(make_policy("static"), scenario, 0).summary
+    monkeypatch.setattr(run_module, "CHUNK_S", 20.0)
+    pieces = run_module.run_streamed(make_policy("static"), scenario, 0).summary
+    names = ("arrivals", "on_time", "late", "ttft_s_mean", "ttft_s_p90", "itl_s_mean", "e2e_s_p99")
+    for name in names:
+        assert pieces[f"chat/{name}"] == pytest.approx(whole[f"chat/{name}"], rel=1e-6)
 
 
 def test_the_command(tmp_path, capsys: pytest.CaptureFixture[str]):
