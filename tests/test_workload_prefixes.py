@@ -598,3 +598,19 @@ def test_what_a_cache_without_limits_would_find():
     assert table.prefixes is not None
     assert table.prefixes.shared_tokens.tolist() == [0, 5, 12, 6, 20]
     assert table.take(np.array([2, 4])).prefixes.shared_tokens.tolist() == [0, 6]
+
+
+def test_what_came_before_is_counted_in_whole_prompts():
+    """Counts of the history know the mean length of prompts with their conversations, not of messages."""
+    stream = StreamConfig(**{**CHAT, "arrivals": {"kind": "days", "table": "servegen-m-small"}})
+    table = generate_requests(
+        WorkloadConfig(streams=(stream,)),
+        classes=("c",),
+        llms=("m",),
+        horizon_s=6000.0,
+        rng=np.random.default_rng(0),
+        history_s=1200.0,
+    )
+    assert table.past is not None
+    mean = table.past.input_tokens.sum() / table.past.requests.sum()
+    assert mean == pytest.approx(table.input_tokens.mean(), rel=0.05)
