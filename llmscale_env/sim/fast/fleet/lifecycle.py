@@ -118,8 +118,20 @@ def start_loading(S, i, t):
         schedule(S, i, NO_EVENT)
         loading.look(S, i, t)
     else:
-        inst.loaded_ps = t + pool.load_ps[source]
+        inst.loaded_ps = t + (
+            pool.wake_ps if source == _HOST and _sleeps(S, i, t) else pool.load_ps[source]
+        )
+        inst.asleep_ps = -1
         schedule(S, i, key_at(inst.loaded_ps))
+
+
+@njit
+def _sleeps(S, i, t):
+    """Whether the process of slot `i` sleeps and can be woken."""
+    asleep = inst_at(S, i).asleep_ps
+    if pool_at(S, inst_at(S, i).pool).wake_ps < 0 or asleep < 0:
+        return False
+    return t - asleep <= const_of(S).keep_alive
 
 
 @njit
@@ -236,7 +248,7 @@ def fail(S, i, t, router, features):
         inst.gpu_ps += t - inst.billed_ps
         inst.billed_ps = -1
     inst.failures += 1
-    inst.loaded_ps = inst.loaded_from = -1
+    inst.loaded_ps = inst.loaded_from = inst.asleep_ps = -1
     inst.moving_ps = inst.order_evict = inst.closed = 0
     inst.kv -= inst.leaving
     inst.leaving = 0
@@ -344,6 +356,7 @@ def turn_off(S, i, t, router, features):
     inst = inst_at(S, i)
     if inst.state == _ACTIVE or inst.state == _DRAINING:
         _weights_gone(S, i, t)
+        inst.asleep_ps = t
     leased = endpoint_at(S, inst.pool).spot == 1
     if inst.billed_ps >= 0 and not leased:
         inst.gpu_ps += t - inst.billed_ps

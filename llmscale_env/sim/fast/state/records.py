@@ -80,6 +80,7 @@ INST = np.dtype(
         ("watermark", np.int64),  # of the LLM
         ("mode", np.int64),
         ("loaded_ps", np.int64),
+        ("asleep_ps", np.int64),  # since when its process sleeps, -1: none does
         ("billed_ps", np.int64),  # since when GPU time is billed, -1 if it is not
         ("gpu_ps", np.int64),  # billed before
         # the running batch
@@ -212,6 +213,7 @@ POOL = np.dtype(
         ("evicts", np.int64),
         ("acquire_ps", np.int64),
         ("load_ps", np.int64, (3,)),
+        ("wake_ps", np.int64),  # in place of that from host memory; -1: no process sleeps
         ("host_kv", np.int64),  # bytes
         ("deadline", np.int64),  # 1: pulls by earliest deadline, 0: in order
         ("evicts_in_order", np.int64),

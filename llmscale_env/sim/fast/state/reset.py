@@ -233,6 +233,7 @@ def reset_episode(
     inst["billed_ps"] = -1
     inst["loaded_ps"] = -1
     inst["loaded_from"] = -1
+    inst["asleep_ps"] = 0 if spec.host_cache_at_start else -1
     inst["thr_prev"] = -1.0
     inst["foreign"] = -1
     n_queues = len(spec.queue_llm)
@@ -294,6 +295,7 @@ def reset_episode(
             evicts=pool.evicts,
             acquire_ps=pool.acquire_ps,
             load_ps=pool.load_ps,
+            wake_ps=pool.wake_ps,
             host_kv=pool.host_kv_bytes,
             deadline=pool.pull_rule,
             evicts_in_order=pool.evicts_in_order,
