@@ -370,11 +370,14 @@ SLEEPING = pool(
 )
 
 
+LATE = table((10**6, 1, 1))
+
+
 def sleeping(engine_class: Engine, until_ps: int = 10, **changes: Any) -> Any:
     """Two slots on one host, the first active until now."""
     pools = changes.pop("pools", {})
     engine = engine_class(
-        queued(replace(SLEEPING, **pools), host_keep_alive_ps=40, **changes), table()
+        queued(replace(SLEEPING, **pools), host_keep_alive_ps=40, **changes), LATE
     )
     engine.advance(until_ps)
     return engine
@@ -452,7 +455,7 @@ def test_failures_leave_no_process(engine_class: Engine):
 
 def test_hosts_that_have_all_weights_have_processes_that_sleep(engine_class: Engine):
     spec = queued(SLEEPING, host_cache_at_start=True)
-    engine = engine_class(spec, table())
+    engine = engine_class(spec, LATE)
     engine.advance(10)
     engine.set_target(0, 2)
     assert served_at(engine, 1, 10) == (LoadSource.HOST, 7)
