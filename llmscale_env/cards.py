@@ -45,22 +45,22 @@ from llmscale_env.cluster.iteration_data import DataFileError
 from llmscale_env.cluster.iteration_model import IterationTimeModel
 from llmscale_env.cluster.iteration_time import basis, iteration_time_model
 from llmscale_env.cluster.kv import TP_DEGREES, DoesNotFitError, fitting_tp, kv_capacity_tokens
-from llmscale_env.cluster.loading import NetworkConfig
+from llmscale_env.cluster.loading import (
+    ENGINES,
+    PHASES,
+    START_SOURCES,
+    TODAY,
+    NetworkConfig,
+    StartConfig,
+    measured_starts,
+    start_phases_s,
+)
 from llmscale_env.cluster.machines import MACHINES
 from llmscale_env.cluster.roofline import (
     RooflineBand,
     published_runs,
     roofline_bands,
     roofline_pairs,
-)
-from llmscale_env.cluster.starting import (
-    ENGINES,
-    PHASES,
-    SOURCES,
-    TODAY,
-    StartConfig,
-    measured_starts,
-    start_phases_s,
 )
 
 _TABLES: dict[str, tuple[str, ...]] = {
@@ -223,7 +223,7 @@ def _starts(options: dict[str, str]) -> Table:
     """A row per LLM, GPU, degree and source: seconds by phase, and in all."""
     llms, gpus = _cards(options)
     fraction = number(options, "memory_fraction", 0.9, 0.0, 1.0, above=True)
-    sources = some_of(options, "source", SOURCES)
+    sources = some_of(options, "source", START_SOURCES)
     degrees = some_of(options, "tp", tuple(map(str, TP_DEGREES))) if "tp" in options else ()
     asked = tuple(map(int, degrees))
     start = StartConfig(

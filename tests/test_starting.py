@@ -10,12 +10,13 @@ import pytest
 from pydantic import ValidationError
 
 from baselines import make_policy
+from baselines.clairvoyant.bound import soonest_ps
 from llmscale_env import cards as cards_command
 from llmscale_env.cluster.cards import gpu_card, llm_card
-from llmscale_env.cluster.loading import NetworkConfig
-from llmscale_env.cluster.starting import (
+from llmscale_env.cluster.loading import (
     PHASES,
-    SOURCES,
+    START_SOURCES,
+    NetworkConfig,
     StartConfig,
     measured_starts,
     read_times_s,
@@ -49,7 +50,7 @@ LINKS = NetworkConfig(ssd_bytes_per_s=2e9, host_bytes_per_s=32e9, inter_host_byt
 def test_bytes_take_the_time_of_the_slowest_link_on_their_way():
     gb = llm_card("llama-2-7b").weight_bytes / 1e9
     found = read_times_s("llama-2-7b", "h100-80gb", 1, FAST, LINKS)
-    assert set(found) == set(SOURCES)
+    assert set(found) == set(START_SOURCES)
     assert found["ssd"] == pytest.approx(gb / 2)
     assert found["host"] == pytest.approx(gb / 8)  # the loader, not the link
     assert found["download"] == pytest.approx(gb / 1 + gb / 8)  # stored, then read
@@ -289,6 +290,13 @@ def test_seconds_of_ones_own_count_first():
     spec = compile_cluster(scenario).pools[0]
     assert (spec.wake_ps, spec.load_ps[0]) == (ps(3), ps(100))
     assert compile_cluster(of(load_source="sleep", load_s={"sleep": 3})).pools[0].wake_ps == ps(3)
+
+
+def test_the_bound_on_what_can_be_done_knows_that_processes_wake():
+    spec = compile_cluster(of(start="today", load_source="sleep")).pools[0]
+    assert spec.wake_ps < min(spec.load_ps)
+    assert soonest_ps(spec) == spec.wake_ps
+    assert soonest_ps(replace(spec, wake_ps=-1)) == min(spec.load_ps)
 
 
 def test_weights_that_flow_come_after_all_else():

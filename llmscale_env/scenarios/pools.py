@@ -8,8 +8,8 @@ from pydantic import Field, field_validator, model_validator
 
 from llmscale_env.cluster.cards import gpu_card, llm_card
 from llmscale_env.cluster.kv import kv_capacity_tokens
+from llmscale_env.cluster.loading import StartConfig
 from llmscale_env.cluster.optimisations import PrefixCacheConfig, SpeculativeConfig, check_draft
-from llmscale_env.cluster.starting import StartConfig
 from llmscale_env.scenarios.fields import Frozen, Name, NonNegative, Positive
 from llmscale_env.scenarios.regions import ScalingConfig, SpotConfig
 
@@ -62,7 +62,7 @@ class PoolConfig(Frozen):
         acquire_s: from the order to the start of loading.
         host_kv_bytes: host memory per instance for KV caches that were moved out.
         kv_watermark: share of KV memory kept free at admission (vLLM: 0.01).
-        start: how an instance starts, composed from cards and measurements (`cluster.starting`): "today", an
+        start: how an instance starts, composed from cards and measurements (`cluster.loading`): "today", an
             engine's name, or fields. None: the network's `startup_s` and the bytes of the weights.
         load_source: where weights come from unless a command says otherwise: "download" from a store, from
             the "ssd", from the "host"'s memory, by "multicast" from instances. "sleep": an instance that goes

@@ -10,14 +10,13 @@ import numpy as np
 from llmscale_env.cluster.cards import llm_card
 from llmscale_env.cluster.iteration_model import IterationTables, IterationTimeModel
 from llmscale_env.cluster.iteration_time import iteration_time_model
-from llmscale_env.cluster.loading import load_times_s
+from llmscale_env.cluster.loading import load_times_s, read_times_s, start_phases_s
 from llmscale_env.cluster.multicast_time import planned_load_s
 from llmscale_env.cluster.optimisations import (
     PrefixCacheConfig,
     SpeculativeConfig,
     optimised_tables,
 )
-from llmscale_env.cluster.starting import read_times_s, start_phases_s
 from llmscale_env.cluster.topology import (
     PoolLayout,
     Topology,
@@ -92,7 +91,7 @@ def pool_load_times_s(scenario: Scenario, pool: PoolConfig) -> dict[str, float]:
 
 
 def pool_start_phases_s(scenario: Scenario, pool: PoolConfig) -> dict[str, dict[str, float]]:
-    """Seconds by source and phase (`cluster.starting`), of a pool with `start`; a draft is read as well."""
+    """Seconds by source and phase (`cluster.loading`), of a pool with `start`; a draft is read as well."""
     network, start = scenario.network, pool.start
     phases = start_phases_s(pool.llm, pool.gpu, pool.tp, start, network)
     phases["multicast"]["read"] = _planned_s(scenario, pool, pool.llm)

@@ -80,7 +80,6 @@ INST = np.dtype(
         ("watermark", np.int64),  # of the LLM
         ("mode", np.int64),
         ("loaded_ps", np.int64),
-        ("asleep_ps", np.int64),  # since when its process sleeps, -1: none does
         ("billed_ps", np.int64),  # since when GPU time is billed, -1 if it is not
         ("gpu_ps", np.int64),  # billed before
         # the running batch

@@ -168,6 +168,7 @@ def reset_episode(
     reset_regions({name: getattr(states, name)[e] for name in REGION_FIELDS}, spec)
     states.load[e] = 0
     states.load["code"][e] = NO_SOURCE
+    states.load["asleep_ps"][e] = 0 if spec.host_cache_at_start else -1
     states.load["twin"][e] = spec.twin_of_slot
     homes = np.array(spec.homes if spec.homes else (-1,) * spec.n_llms, np.int64)
     states.home["host"][e] = homes
@@ -233,7 +234,6 @@ def reset_episode(
     inst["billed_ps"] = -1
     inst["loaded_ps"] = -1
     inst["loaded_from"] = -1
-    inst["asleep_ps"] = 0 if spec.host_cache_at_start else -1
     inst["thr_prev"] = -1.0
     inst["foreign"] = -1
     n_queues = len(spec.queue_llm)
