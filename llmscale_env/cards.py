@@ -4,7 +4,9 @@ python -m llmscale_env.cards llms | gpus | sources [format=text|markdown]
 python -m llmscale_env.cards fits [llm=A,B] [gpu=A,B] [memory_fraction=0.9]
 python -m llmscale_env.cards times [llm=A,B] [gpu=A,B] [tp=1,2,4,8] [batch=32] [context=1024]
                              [prompt=1024] [memory_fraction=0.9] [data=FILE.json]
-python -m llmscale_env.cards measured
+python -m llmscale_env.cards starts [llm=A,B] [gpu=A,B] [tp=1,2] [source=ssd,host] [engine=vllm-0.26]
+                             [compile_cache=true] [eager=true] [network=MACHINE] [memory_fraction=0.9]
+python -m llmscale_env.cards measured | measured_starts
 
 `llms` and `gpus` are the cards themselves, `sources` says where their numbers are published. `fits`:
 degrees of tensor parallelism at which an instance fits, and the KV tokens of the least. `times`: decode of
@@ -12,6 +14,9 @@ one request and of `batch`, each with `context` tokens, and prefill of one `prom
 not fit says why. Where times are a roofline's, nine tenths of the whole iterations that were measured
 elsewhere are inside the brackets. `measured`: every pair of which such iterations were measured, over the
 roofline of the same cards, and runs of mixtures of experts that others have published.
+
+`starts`: seconds from the start of an instance's process until it serves, by phase and by where its weights
+are, at the least degree that fits. `measured_starts`: starts that were timed, over the same composed.
 
 `llm=` and `gpu=` are names, or files (a Hugging Face config.json, a card in YAML); all if left out. `data=`
 has times of your own, a file of `python -m llmscale_env.calibrate`.
@@ -25,12 +30,32 @@ from pathlib import Path
 
 import numpy as np
 
-from llmscale_env._cli import Slip, number, one_of, parse_options, run_command, some_of, whole
+from llmscale_env._cli import (
+    Slip,
+    flag,
+    number,
+    one_of,
+    parse_options,
+    run_command,
+    some_of,
+    whole,
+)
 from llmscale_env.cluster.cards import gpu_card, known_gpus, known_llms, llm_card
 from llmscale_env.cluster.iteration_data import DataFileError
 from llmscale_env.cluster.iteration_model import IterationTimeModel
 from llmscale_env.cluster.iteration_time import basis, iteration_time_model
 from llmscale_env.cluster.kv import TP_DEGREES, DoesNotFitError, fitting_tp, kv_capacity_tokens
+from llmscale_env.cluster.loading import (
+    ENGINES,
+    PHASES,
+    START_SOURCES,
+    TODAY,
+    NetworkConfig,
+    StartConfig,
+    measured_starts,
+    start_phases_s,
+)
+from llmscale_env.cluster.machines import MACHINES
 from llmscale_env.cluster.roofline import (
     RooflineBand,
     published_runs,
@@ -44,8 +69,12 @@ _TABLES: dict[str, tuple[str, ...]] = {
     "sources": (),
     "fits": ("llm", "gpu", "memory_fraction"),
     "times": ("llm", "gpu", "memory_fraction", "tp", "batch", "context", "prompt", "data"),
+    "starts": (
+        "llm", "gpu", "memory_fraction", "tp", "source", "engine", "compile_cache", "eager", "network",
+    ),
     "measured": (),
-}
+    "measured_starts": (),
+}  # fmt: skip
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
@@ -66,6 +95,10 @@ def _run(words: list[str]) -> int:
     except (DataFileError, ValueError) as error:
         raise Slip(str(error)) from None
     print(_text(head, rows, markdown))
+    if name == "measured_starts":
+        print()
+        for line in _spread_of_starts():
+            print(line)
     if name == "measured":
         print(f"\n{_text(*_runs(), markdown)}")
     if name == "measured" or (name == "times" and any("roofline" in row[-1] for row in rows)):
@@ -186,6 +219,83 @@ def _ms(model: IterationTimeModel, part: str, seconds: float) -> str:
     )
 
 
+def _starts(options: dict[str, str]) -> Table:
+    """A row per LLM, GPU, degree and source: seconds by phase, and in all."""
+    llms, gpus = _cards(options)
+    fraction = number(options, "memory_fraction", 0.9, 0.0, 1.0, above=True)
+    sources = some_of(options, "source", START_SOURCES)
+    degrees = some_of(options, "tp", tuple(map(str, TP_DEGREES))) if "tp" in options else ()
+    asked = tuple(map(int, degrees))
+    start = StartConfig(
+        engine=one_of(options, "engine", tuple(ENGINES)) if "engine" in options else TODAY,
+        compile_cache=flag(options, "compile_cache"),
+        eager=flag(options, "eager"),
+    )
+    network = NetworkConfig()
+    if "network" in options:
+        network = NetworkConfig.model_validate(one_of(options, "network", tuple(MACHINES)))
+    head = ("LLM", "GPU", "tp", "weights from", *(phase.replace("_", "-") for phase in PHASES), "s")
+    rows: list[tuple[str, ...]] = []
+    for llm in llms:
+        for gpu in gpus:
+            fit = asked or fitting_tp(llm, gpu, memory_fraction=fraction)[:1]
+            if not fit:
+                rows.append((llm, gpu, *["-"] * 8, "fits at no degree"))
+            for tp in fit:
+                try:
+                    kv_capacity_tokens(llm, gpu, tp, memory_fraction=fraction)
+                except ValueError as error:
+                    rows.append((llm, gpu, str(tp), *["-"] * 7, str(error)))
+                    continue
+                phases = start_phases_s(llm, gpu, tp, start, network)
+                for source in sources:
+                    seconds = [phases[source][phase] for phase in PHASES]
+                    cells = (f"{each:.1f}" for each in (*seconds, sum(seconds)))
+                    rows.append((llm, gpu, str(tp), source, *cells))
+    return head, rows
+
+
+_TIMED = ("process", "compile", "capture", "warm_up", "wake")
+
+
+def _measured_starts(options: dict[str, str]) -> Table:
+    """A row per start: measured seconds by phase, and composed ones in brackets."""
+    head = (
+        "LLM", "layers", "GPU", "tp", "engine", "compile cache", "weights, s (GB/s)",
+        *(phase.replace("_", "-") for phase in _TIMED), "measured by",
+    )  # fmt: skip
+    rows: list[tuple[str, ...]] = []
+    for each in measured_starts():
+        load_s, cells = each.seconds["load"], []
+        for phase in _TIMED:
+            seconds = each.seconds[phase]
+            cells.append("-" if seconds is None else f"{seconds:g} ({each.composed[phase]:.1f})")
+        weights = "-" if load_s is None else f"{load_s:g} ({each.weight_gb / each.tp / load_s:.1f})"
+        rows.append(
+            (
+                each.llm, str(each.layers), each.gpu, str(each.tp), each.engine,
+                {"cached": "yes", "cold": "no"}.get(each.compile, "-"), weights, *cells, each.source,
+            )
+        )  # fmt: skip
+    return head, rows
+
+
+def _spread_of_starts() -> Iterable[str]:
+    """Per phase: how far measured starts on one GPU are from composed ones."""
+    for phase in _TIMED:
+        ratios = [
+            seconds / each.composed[phase]
+            for each in measured_starts()
+            if each.tp == 1 and (seconds := each.seconds[phase]) is not None
+        ]
+        least, median, most = np.percentile(ratios, (0, 50, 100))
+        name = phase.replace("_", "-")
+        yield (
+            f"{name}: {len(ratios)} measured ones on one GPU are {least:.2f} to {most:.2f} times the "
+            f"composed, in the median {median:.2f}"
+        )
+
+
 def _measured(options: dict[str, str]) -> Table:
     """A row per pair: quantiles of measured over roofline time."""
     head = (
@@ -234,7 +344,9 @@ _MAKERS: dict[str, Callable[[dict[str, str]], Table]] = {
     "sources": _sources,
     "fits": _fits,
     "times": _times,
+    "starts": _starts,
     "measured": _measured,
+    "measured_starts": _measured_starts,
 }
 
 

@@ -116,6 +116,7 @@ MECHANISMS = frozenset(
         "load_ssd",
         "load_host",
         "load_multicast",
+        "wake_up",
         "multicast_from_draining",
         "fallback_from_host",
         "fallback_from_multicast",
@@ -226,6 +227,7 @@ class _Generator:
         self.rng = np.random.default_rng(seed)
         # Of its own generator: one draw more would move all that follow, and with them what a seed reaches.
         self.controller_rng = np.random.default_rng([seed, 2])
+        self.sleep_rng = np.random.default_rng([seed, 3])
         self.qlm = qlm
         self.tiny = self.chance(0.5)
         # Realistic times are milliseconds with all their picoseconds.
@@ -335,6 +337,7 @@ class _Generator:
             static_batch=chunk_tokens == 0 and self.chance(0.15),
             async_kv=self.chance(0.4),
             repair_ps=self.pick(0, self.ps(1, 100)),
+            wake_ps=int(self.sleep_rng.integers(0, 30)) if self.sleep_rng.random() < 0.4 else -1,
         )
 
     def swaps(self, pool: PoolSpec, n_llms: int, n_profiles: int) -> PoolSpec:
@@ -344,6 +347,7 @@ class _Generator:
         profiles = [pool.profile, *(self.int(0, n_profiles - 1) for _ in others)]
         return replace(
             pool,
+            wake_ps=-1,
             swaps=tuple(
                 SwapSpec(
                     m,

@@ -133,7 +133,7 @@ class _WeightGenerator(_SplitGenerator):
             if self.live or self.chance(0.85):
                 for p, pool in enumerate(pools):
                     if pool.llm == llm and not pool.swaps:
-                        pools[p] = replace(pool, weight_bytes=size, layers=layers)
+                        pools[p] = replace(pool, weight_bytes=size, layers=layers, wake_ps=-1)
         spec = replace(spec, pools=tuple(pools), network=network)
         if self.chance(0.6):
             spec = self.with_twin(spec)

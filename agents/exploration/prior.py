@@ -51,7 +51,7 @@ def as_is_choices(
             shares = [scenario.route_of(llm, name).overflow_share for llm in scenario.fleet.llms]
             found.append(_nearest(options, float(np.mean(shares))))
         elif what == "load_source":
-            sources = [pool.load_source for pool in scenario.fleet.pools]
+            sources = [pool.engine_source for pool in scenario.fleet.pools]
             found.append(_exact(options, max(set(sources), key=sources.count)))
         elif what == "serves":
             found.append(_exact(options, "keep"))

@@ -171,7 +171,8 @@ class Translator:
                 limits[p] = round(int(view.pools["limit_sum"][p]) / active)
         given = command.load_source
         sources = [
-            (given if isinstance(given, str) else (given or {}).get(pool.name)) or pool.load_source
+            (given if isinstance(given, str) else (given or {}).get(pool.name))
+            or pool.engine_source
             for pool in pools
         ]
         codes = np.array([int(SOURCES[source]) for source in sources])

@@ -15,7 +15,7 @@ from baselines.solver import SolverSettings
 from llmscale_env.control.reward import draw_requests
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import compile_cluster, ps
-from llmscale_env.sim.spec import ClusterSpec
+from llmscale_env.sim.spec import ClusterSpec, PoolSpec
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
 
 Floats = NDArray[np.float64]
@@ -155,7 +155,7 @@ def clairvoyant_bound(
         length_s=(ends_ps - start_ps) / PS_PER_S,
         most=_most(cluster, start_ps, ends_ps),
         initial=float(sum(pool.initial_active * pool.gpus for pool in cluster.pools)),
-        load_s=min(min(pool.load_ps) for pool in cluster.pools) / PS_PER_S,
+        load_s=min(soonest_ps(pool) for pool in cluster.pools) / PS_PER_S,
         flows=flows,
         groups=groups,
         may_miss=may_miss.tolist(),
@@ -198,11 +198,16 @@ class _NoRouter:
     """In the place of a custom router: which one it is does not matter here."""
 
 
+def soonest_ps(pool: PoolSpec) -> int:
+    """The least time that one of its instances can take to load, or to wake."""
+    return int(min(pool.load_ps if pool.wake_ps < 0 else (*pool.load_ps, pool.wake_ps)))
+
+
 def _most(cluster: ClusterSpec, start_ps: Ints, ends_ps: Ints) -> Floats:
     """(T,) GPUs that can serve on average: no more than the initial ones until one can have been loaded."""
     initial = sum(pool.initial_active * pool.gpus for pool in cluster.pools)
     top = min(cluster.max_gpus, sum(pool.n_slots * pool.gpus for pool in cluster.pools))
-    first_ps = min(pool.acquire_ps + min(pool.load_ps) for pool in cluster.pools)
+    first_ps = min(pool.acquire_ps + soonest_ps(pool) for pool in cluster.pools)
     before = np.clip(first_ps - start_ps, 0, ends_ps - start_ps) / (ends_ps - start_ps)
     found: Floats = initial * before + max(top, initial) * (1 - before)
     return found

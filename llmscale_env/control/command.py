@@ -370,7 +370,7 @@ class Dispatcher:
             if isinstance(source, Mapping):
                 source = source.get(name)
             if source is None:
-                source = pool.load_source
+                source = pool.engine_source
             plan.append((p, value, _choice(source, SOURCES, "load_source"), was_clipped))
         return plan
 

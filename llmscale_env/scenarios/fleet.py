@@ -130,9 +130,10 @@ class FleetConfig(Frozen):
     Attributes:
         max_gpus: GPUs that all instances together may hold.
         gpus_per_host: GPUs of a machine; instances are packed in order.
-        host_keep_alive_s: how long a machine keeps weights in memory after its last instance left.
+        host_keep_alive_s: how long a machine keeps weights in memory after its last instance left, and a
+            process sleeps (a pool's `load_source`).
         host_cache: "keep-alive": machines have in memory what that leaves there; "always": all of them have
-            all weights all the time, whatever `host_keep_alive_s` says.
+            all weights all the time, whatever `host_keep_alive_s` says, and all slots a process that sleeps.
         host_copies: "none", or "one": of every LLM whose weights flow there is one copy for ever in some
             machine's memory, LLM by LLM on the next machine (BlitzScale, section 5.3).
         block_tokens: KV tokens per page; half of one is charged to each running request.
@@ -177,6 +178,14 @@ class FleetConfig(Frozen):
                 raise ValueError(
                     f"max_gpus = {self.max_gpus}: cannot hold one instance of pool "
                     f"{pool.name!r}, which takes {pool.tp}"
+                )
+            if (
+                pool.load_source == "sleep"
+                and self.host_keep_alive_s == 0
+                and self.host_cache == "keep-alive"
+            ):
+                raise ValueError(
+                    f"host_keep_alive_s = 0: must be positive for load_source = 'sleep' of pool {pool.name!r}"
                 )
             for name in pool.pull:
                 queue = known_by(name, queues, f"pools.{pool.name}.pull")

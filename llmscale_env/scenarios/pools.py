@@ -9,9 +9,12 @@ from pydantic import Field, field_validator, model_validator
 
 from llmscale_env.cluster.cards import gpu_card, llm_card
 from llmscale_env.cluster.kv import kv_capacity_tokens
+from llmscale_env.cluster.loading import StartConfig
 from llmscale_env.cluster.optimisations import PrefixCacheConfig, SpeculativeConfig, check_draft
 from llmscale_env.scenarios.fields import Frozen, Name, NonNegative, Positive
 from llmscale_env.scenarios.regions import ScalingConfig, SpotConfig
+
+Source = Literal["download", "ssd", "host", "multicast", "sleep"]
 
 V1_BUDGET_TOKENS = 8192
 """vLLM's `max_num_batched_tokens` for a server on GPUs of 70 GiB and more, but for the A100."""
@@ -65,8 +68,14 @@ class PoolConfig(Frozen):
         acquire_s: from the order to the start of loading.
         host_kv_bytes: host memory per instance for KV caches that were moved out.
         kv_watermark: share of KV memory kept free at admission (vLLM: 0.01).
-        load_source: where weights come from unless a command says otherwise.
-        load_s: seconds to load by source, in place of those computed from weight size and links.
+        start: how an instance starts, composed from cards and measurements (`cluster.loading`): "today", an
+            engine's name, or fields. None: the network's `startup_s` and the bytes of the weights.
+        load_source: where weights come from unless a command says otherwise: "download" from a store, from
+            the "ssd", from the "host"'s memory, by "multicast" from instances. "sleep": an instance that goes
+            leaves its process asleep, with the weights in host memory, for the fleet's `host_keep_alive_s`.
+            A slot without one loads from "host", or from "ssd" if they are not there. In commands "ssd" also
+            stands for "download", and "host" for "sleep".
+        load_s: seconds to load by source, in place of those computed.
         time_factor, load_time_factor: calibration error. Iterations take so many times as long, and loading
             weights (swaps included), as the data say by which everybody plans: policies, forecasts of load
             times, the unit of unfinished work in the reward.
@@ -100,7 +109,7 @@ class PoolConfig(Frozen):
             the region go to the least utilised; 0: the pool is one.
         priorities: at an instance, requests of priority 0 wait before those of priority 1.
         spot: its instances come from spot VMs and go back to them; `acquire_s`, `load_s` and `load_source`
-            say nothing then. None: they do not.
+            say nothing then, and `start` may not be given. None: they do not.
         scaling: the rule by which it scales when a request reaches its region; None: it has none, and
             cannot be given one.
     """
@@ -129,8 +138,9 @@ class PoolConfig(Frozen):
     acquire_s: NonNegative = 0.0
     host_kv_bytes: NonNegative = 64e9
     kv_watermark: Annotated[float, Field(ge=0, lt=0.5)] = 0.01
-    load_source: Literal["ssd", "host", "multicast"] = "ssd"
-    load_s: dict[Literal["ssd", "host", "multicast"], NonNegative] | None = None
+    start: StartConfig | None = None
+    load_source: Source = "ssd"
+    load_s: dict[Source, NonNegative] | None = None
     time_factor: Annotated[float, Field(ge=0.01, le=100)] = 1.0
     load_time_factor: Annotated[float, Field(ge=0.01, le=100)] = 1.0
     prefix_cache: PrefixCacheConfig | None = None
@@ -165,6 +175,11 @@ class PoolConfig(Frozen):
     def flows(self) -> bool:
         """Whether its weights come over links."""
         return self.weights == "flow"
+
+    @property
+    def engine_source(self) -> str:
+        """What the engines and commands call its `load_source`: the store is there as an SSD is."""
+        return {"download": "ssd", "sleep": "host"}.get(self.load_source, self.load_source)
 
     @property
     def llms(self) -> tuple[str, ...]:
@@ -213,6 +228,7 @@ class PoolConfig(Frozen):
         self._check_swaps()
         self._check_phase()
         self._check_v1()
+        self._check_source()
         for name in ("swaps_to", "load_s", "speculative"):
             if self.flows and getattr(self, name):
                 raise ValueError(f"{name}: not together with weights = 'flow'")
@@ -223,6 +239,21 @@ class PoolConfig(Frozen):
             )
         self._check_region_fields()
         return self
+
+    def _check_source(self) -> None:
+        if self.start is not None and self.spot is not None:
+            raise ValueError("start: not together with spot, whose reclaim_* and redeploy_s say it")
+        if self.load_source not in ("download", "sleep"):
+            return
+        if self.start is None and self.load_source not in (self.load_s or {}):
+            raise ValueError(
+                f"load_source = {self.load_source!r}: needs start (today, or fields), or its seconds in "
+                "load_s"
+            )
+        without = {"weights = 'flow'": self.flows, "spot": self.spot, "swaps_to": self.swaps_to}
+        for name, given in without.items():
+            if given and (name != "swaps_to" or self.load_source == "sleep"):
+                raise ValueError(f"load_source = {self.load_source!r}: not together with {name}")
 
     def _check_region_fields(self) -> None:
         for name in ("spot", "scaling"):

@@ -10,7 +10,7 @@ import numpy as np
 from llmscale_env.cluster.cards import llm_card
 from llmscale_env.cluster.iteration_model import IterationTables, IterationTimeModel
 from llmscale_env.cluster.iteration_time import iteration_time_model
-from llmscale_env.cluster.loading import load_times_s
+from llmscale_env.cluster.loading import load_times_s, read_times_s, start_phases_s
 from llmscale_env.cluster.multicast_time import planned_load_s
 from llmscale_env.cluster.optimisations import (
     PrefixCacheConfig,
@@ -70,25 +70,50 @@ SOURCES = {source.name.lower(): source for source in LoadSource}
 def pool_load_times_s(scenario: Scenario, pool: PoolConfig) -> dict[str, float]:
     """Seconds to load one instance of a pool, by source; a draft is loaded after its target.
 
-    Multicast: from an instance on another machine, by the scale planner, with nobody else on the links.
+    "ssd" is what the engines have for all that is always there: of a pool that downloads, the store.
+    "download" and "sleep" are there with `start`, or if `load_s` has them. Multicast: from an instance on
+    another machine, by the scale planner, with nobody else on the links.
     """
-    times = _load_times_s(scenario, pool, pool.llm)
-    if pool.speculative is not None:
-        drafts = _load_times_s(scenario, pool, pool.speculative.draft_llm)
-        for source, seconds in drafts.items():
-            times[source] += seconds - scenario.network.startup_s
-    for source, seconds in (pool.load_s or {}).items():
-        times[source] = seconds
+    if pool.start is None:
+        times = _load_times_s(scenario, pool, pool.llm)
+        if pool.speculative is not None:
+            drafts = _load_times_s(scenario, pool, pool.speculative.draft_llm)
+            for source, seconds in drafts.items():
+                times[source] += seconds - scenario.network.startup_s
+    else:
+        phases = pool_start_phases_s(scenario, pool)
+        times = {source: sum(seconds.values()) for source, seconds in phases.items()}
+    for named, own in (pool.load_s or {}).items():
+        times[named] = own
+    if pool.load_source == "download":
+        times["ssd"] = times["download"]
     return times
 
 
+def pool_start_phases_s(scenario: Scenario, pool: PoolConfig) -> dict[str, dict[str, float]]:
+    """Seconds by source and phase (`cluster.loading`), of a pool with `start`; a draft is read as well."""
+    network, start = scenario.network, pool.start
+    phases = start_phases_s(pool.llm, pool.gpu, pool.tp, start, network)
+    phases["multicast"]["read"] = _planned_s(scenario, pool, pool.llm)
+    if pool.speculative is not None:
+        draft = pool.speculative.draft_llm
+        for source, seconds in read_times_s(draft, pool.gpu, pool.tp, start, network).items():
+            planned = source == "multicast"
+            phases[source]["read"] += _planned_s(scenario, pool, draft) if planned else seconds
+    return phases
+
+
 def _load_times_s(scenario: Scenario, pool: PoolConfig, llm: str) -> dict[str, float]:
-    network, card = scenario.network, llm_card(llm)
-    planned = planned_load_s(
-        network, scenario.fleet.gpus_per_host, pool.tp, card.weight_bytes, card.layers
-    )
+    network = scenario.network
     times = load_times_s(llm, pool.gpu, pool.tp, network)
-    return {**times, "multicast": network.startup_s + planned}
+    return {**times, "multicast": network.startup_s + _planned_s(scenario, pool, llm)}
+
+
+def _planned_s(scenario: Scenario, pool: PoolConfig, llm: str) -> float:
+    card = llm_card(llm)
+    return planned_load_s(
+        scenario.network, scenario.fleet.gpus_per_host, pool.tp, card.weight_bytes, card.layers
+    )
 
 
 def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> ClusterSpec:
@@ -163,7 +188,8 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
                 evicts=pool.evicts,
                 acquire_ps=ps(pool.acquire_s + before_flow_s(scenario, pool)),
                 load_ps=(ps(load["ssd"]), ps(load["host"]), ps(load["multicast"])),
-                load_source=SOURCES[pool.load_source],
+                wake_ps=ps(load["sleep"]) if pool.load_source == "sleep" else -1,
+                load_source=SOURCES[pool.engine_source],
                 host_kv_bytes=int(pool.host_kv_bytes),
                 watermark_tokens=int(pool.watermark * profile.kv_capacity_tokens),
                 pull_rule=PullRule[pool.pull_rule.replace("-", "_").upper()],
@@ -242,10 +268,18 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
 
 
 def before_flow_s(scenario: Scenario, pool: PoolConfig) -> float:
-    """From the end of `acquire_s` to the first byte of weights that flow; 0 where loading takes a time."""
+    """From the end of `acquire_s` to the first byte of weights that flow; 0 where loading takes a time.
+
+    With `start` all of it that is not bytes: what comes after them in a real start comes before them here.
+    """
     if not pool.flows:
         return 0.0
-    return scenario.network.startup_s + scenario.network.communicator_s
+    before = scenario.network.startup_s
+    if pool.start is not None:
+        before = sum(
+            pool.start.fixed_s(llm_card(pool.llm).layers, pool.start.compile_cache).values()
+        )
+    return before + scenario.network.communicator_s
 
 
 def homes(fleet: FleetConfig) -> tuple[int, ...]:
@@ -268,6 +302,10 @@ def swap_times_s(scenario: Scenario, pool: PoolConfig, llm: str) -> tuple[float,
 
     Both from weight size and link speeds (`NetworkConfig`); the second with the start-up of the engine.
     """
+    if pool.start is not None:
+        storage = "download" if pool.load_source == "download" else "ssd"
+        phases = start_phases_s(llm, pool.gpu, pool.tp, pool.start, scenario.network)
+        return phases[storage]["read"], sum(phases["host"].values())
     times = load_times_s(llm, pool.gpu, pool.tp, scenario.network)
     return times["ssd"] - scenario.network.startup_s, times["host"]
 

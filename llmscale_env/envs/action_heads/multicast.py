@@ -168,7 +168,7 @@ class PlannedLoads:
     def __init__(self, scenario: Scenario) -> None:
         pools = scenario.fleet.pools
         self._flows = np.array([pool.flows for pool in pools])
-        self._own = np.array([SOURCES[pool.load_source] for pool in pools])
+        self._own = np.array([SOURCES[pool.engine_source] for pool in pools])
         self._scaler = Scaler(scenario)
 
     def write(self, now: Snapshot, orders: ActionOrders) -> None:

@@ -48,6 +48,7 @@ _POOL_RANGES: dict[str, tuple[int, int] | type[IntEnum]] = {
     **dict.fromkeys(("chunk_tokens", "watermark_tokens", "deployment_slots"), _TOKENS),
     "prefill_tokens": _COUNT,
     **dict.fromkeys(("acquire_ps", "load_ps", "repair_ps"), _TIME),
+    "wake_ps": (-1, _TIME[1]),
     **dict.fromkeys(("host_kv_bytes", "host_weight_bytes", "weight_bytes"), _BYTES),
     "layers": (1, 2**20),
 }
@@ -143,6 +144,7 @@ class PoolSpec:
             priority-1 classes that have a shared queue.
         acquire_ps: from the order to the start of loading.
         load_ps: (3,) loading time by `LoadSource`, where `weight_bytes` is 0.
+        wake_ps: loading time from `HOST` of a slot whose own process sleeps; -1: none ever sleeps.
         weight_bytes: weights that flow over the network's links, layer by layer; 0: loading takes `load_ps`.
         layers: how many layers they are.
         live_mode: a `LiveMode`, of the pairs of this pool.
@@ -176,6 +178,7 @@ class PoolSpec:
     evicts: bool = False
     acquire_ps: int = 0
     load_ps: tuple[int, int, int] = (0, 0, 0)
+    wake_ps: int = -1
     load_source: int = LoadSource.SSD
     host_kv_bytes: int = 2**40
     watermark_tokens: int = 0
@@ -218,6 +221,10 @@ class PoolSpec:
             raise ValueError(
                 f"{where}controller_min_batch = {self.controller_min_batch}: must be at most "
                 f"controller_max_batch = {self.controller_max_batch}"
+            )
+        if self.wake_ps >= 0 and (self.swaps or self.weight_bytes):
+            raise ValueError(
+                f"{where}wake_ps = {self.wake_ps}: must be -1 together with swaps or weight_bytes"
             )
         for k, swap in enumerate(self.swaps):
             check_fields(swap, _SWAP_RANGES, f"{where}swaps[{k}].")

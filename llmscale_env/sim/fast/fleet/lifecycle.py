@@ -118,8 +118,20 @@ def start_loading(S, i, t):
         schedule(S, i, NO_EVENT)
         loading.look(S, i, t)
     else:
-        inst.loaded_ps = t + pool.load_ps[source]
+        inst.loaded_ps = t + (
+            pool.wake_ps if source == _HOST and _sleeps(S, i, t) else pool.load_ps[source]
+        )
+        load_at(S, i).asleep_ps = -1
         schedule(S, i, key_at(inst.loaded_ps))
+
+
+@njit
+def _sleeps(S, i, t):
+    """Whether the process of slot `i` sleeps and can be woken."""
+    asleep = load_at(S, i).asleep_ps
+    if pool_at(S, inst_at(S, i).pool).wake_ps < 0 or asleep < 0:
+        return False
+    return t - asleep <= const_of(S).keep_alive
 
 
 @njit
@@ -244,6 +256,7 @@ def fail(S, i, t, router, features):
     inst.seg_n = 0
     inst.state = _OFF
     load_at(S, i).mutating = 0
+    load_at(S, i).asleep_ps = -1
     loading.stop(S, i, t)
     loading.source_gone(S, i, t)
     schedule(S, i, NO_EVENT)
@@ -344,6 +357,7 @@ def turn_off(S, i, t, router, features):
     inst = inst_at(S, i)
     if inst.state == _ACTIVE or inst.state == _DRAINING:
         _weights_gone(S, i, t)
+        load_at(S, i).asleep_ps = t
     leased = endpoint_at(S, inst.pool).spot == 1
     if inst.billed_ps >= 0 and not leased:
         inst.gpu_ps += t - inst.billed_ps

@@ -192,6 +192,7 @@ def fail_host(S, host, router, features):
     for i in range(const_of(S).n_inst):
         if inst_at(S, i).host == host:
             host_ready_of(S)[i, :] = -1
+            load_at(S, i).asleep_ps = -1
     for i in range(const_of(S).n_inst):
         if inst_at(S, i).host == host and inst_at(S, i).state != _OFF:
             fail(S, i, t, router, features)

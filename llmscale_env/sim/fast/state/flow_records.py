@@ -27,6 +27,7 @@ LOAD = np.dtype(
         ("flows", np.int64),  # whether one is on its way
         ("twin", np.int64),  # slot on the same GPUs, -1: none
         ("mutating", np.int64),  # it drains to become its twin
+        ("asleep_ps", np.int64),  # since when its process sleeps, -1: none does
     ]
 )
 """An instance slot's weights: see `loading`."""

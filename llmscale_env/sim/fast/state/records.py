@@ -212,6 +212,7 @@ POOL = np.dtype(
         ("evicts", np.int64),
         ("acquire_ps", np.int64),
         ("load_ps", np.int64, (3,)),
+        ("wake_ps", np.int64),  # in place of that from host memory; -1: no process sleeps
         ("host_kv", np.int64),  # bytes
         ("deadline", np.int64),  # 1: pulls by earliest deadline, 0: in order
         ("evicts_in_order", np.int64),

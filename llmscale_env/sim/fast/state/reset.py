@@ -168,6 +168,7 @@ def reset_episode(
     reset_regions({name: getattr(states, name)[e] for name in REGION_FIELDS}, spec)
     states.load[e] = 0
     states.load["code"][e] = NO_SOURCE
+    states.load["asleep_ps"][e] = 0 if spec.host_cache_at_start else -1
     states.load["twin"][e] = spec.twin_of_slot
     homes = np.array(spec.homes if spec.homes else (-1,) * spec.n_llms, np.int64)
     states.home["host"][e] = homes
@@ -294,6 +295,7 @@ def reset_episode(
             evicts=pool.evicts,
             acquire_ps=pool.acquire_ps,
             load_ps=pool.load_ps,
+            wake_ps=pool.wake_ps,
             host_kv=pool.host_kv_bytes,
             deadline=pool.pull_rule,
             evicts_in_order=pool.evicts_in_order,

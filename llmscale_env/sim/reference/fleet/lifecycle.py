@@ -34,6 +34,7 @@ class SlotLife(ABC):
         expected_ps: while it is `ACQUIRING`, when it will serve if its weights are where they were ordered.
         ordered, given_up: how often it has been started or kept, and cancelled or drained.
         loads: how often it has loaded, by `LoadSource`.
+        asleep_ps: since when its process sleeps, -1 if none does.
         loader: its weights on their way.
         lease: of its VM, where it comes from spot.
         twin: the slot on the same GPUs, if any.
@@ -76,6 +77,7 @@ class SlotLife(ABC):
         self.billed_ps = 0
         self.ordered = self.given_up = 0
         self.loads = [0] * len(LoadSource)
+        self.asleep_ps = 0 if self.engine.spec.host_cache_at_start else -1
         self.loader = Loader(self)
         self.lease = Lease(self)
         self.twin: SlotLife | None = None
@@ -166,8 +168,19 @@ class SlotLife(ABC):
         if self.pool.weight_bytes > 0:
             self.loader.look()
             return
-        self.loaded_ps = self.engine.now_ps + self.pool.load_ps[source]
-        self._change = self._after(self.pool.load_ps[source]).then(self.activate)
+        duration_ps = int(self.pool.load_ps[source])
+        if source == LoadSource.HOST and self._sleeps():
+            self.engine.events["wake_up"] += 1
+            duration_ps = self.pool.wake_ps
+        self.asleep_ps = -1
+        self.loaded_ps = self.engine.now_ps + duration_ps
+        self._change = self._after(duration_ps).then(self.activate)
+
+    def _sleeps(self) -> bool:
+        """Whether its process sleeps and can be woken."""
+        if self.pool.wake_ps < 0 or self.asleep_ps < 0:
+            return False
+        return self.engine.now_ps - self.asleep_ps <= self.engine.spec.host_keep_alive_ps
 
     def comes_from(self, code: int) -> LoadSource:
         """Its weights come from this source code: what an observer sees of it."""
@@ -240,7 +253,7 @@ class SlotLife(ABC):
         if self.pool.spot is None:
             self.end_billing()
         self.failures += 1
-        self.source = self.loaded_ps = -1
+        self.source = self.loaded_ps = self.asleep_ps = -1
         self.moving_ps = self.leaving_tokens = self.ordered_evictions = 0
         self.closed = self.mutating = False
         self.state = InstanceState.OFF
@@ -305,6 +318,7 @@ class SlotLife(ABC):
     def lose_host_memory(self) -> None:
         """Its host fails: its share of host memory is empty, whatever its state."""
         self._lose_saved()
+        self.asleep_ps = -1
         self.weights.ready_ps.clear()
 
     def cancel(self) -> None:
@@ -359,6 +373,8 @@ class SlotLife(ABC):
 
     def _turn_off(self) -> None:
         held = self.state in HOLDING_WEIGHTS
+        if held:
+            self.asleep_ps = self.engine.now_ps
         self.lose_memory()
         if self.pool.spot is not None:
             self.lease.donate()
