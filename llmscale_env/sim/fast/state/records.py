@@ -173,6 +173,7 @@ REQ = np.dtype(
         ("pre_done", np.int32),
         ("pre_target", np.int32),
         ("chunk", np.int32),
+        ("in_step", np.int32),  # with `v1`: of `pre_done`, the tokens in the step that runs
         ("preemptions", np.int32),
         ("evictions", np.int32),
         ("restarts", np.int32),
@@ -252,6 +253,8 @@ ROUTE = np.dtype(
         ("decode_kind", np.int64),
         ("n_decode", np.int64),
         ("decode_counter", np.int64),
+        ("prefill_load_scale", np.float64),  # prefix-aware
+        ("overlap_score_credit", np.float64),
         # regions
         ("by_region", np.int64),  # its queue hangs on the client's region
         # best fit, to the end
