@@ -8,7 +8,7 @@ and goes on with tokens of its own: input and output are a ShareGPT turn's. Arri
 requests per second in all; `seeds` says how many draws of them. The caches of one instance cannot hold all
 prompts, so what is found depends on what it is sent.
 
-Prints per router, as means over the seeds: prompt tokens found in the caches, TTFT, ITL, utilisation.
+Prints per router, as means over the seeds: prompt tokens found in the caches, TTFT, ITL, E2E.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from llmscale_env.workload.requests import RequestTable
 ROUTERS = ("round-robin", "jsq-requests", "least-pending-prefill", "prefix-aware")
 INSTANCES, HORIZON_S = 8, 600
 PROMPTS, PROMPT_TOKENS, MAX_TOKENS = 400, 2048, 4096
-HEAD = ("router", "prefix hits", "cached tokens", "TTFT p50 s", "TTFT p99 s", "ITL mean s", "busy")
+HEAD = ("router", "prefix hits", "cached tokens", "TTFT p50 s", "TTFT p99 s", "ITL mean s", "E2E p50 s")
 
 
 def cluster(router: str) -> Scenario:
@@ -85,12 +85,12 @@ def measured(router: str, rate_per_s: float, seeds: Sequence[int]) -> tuple[str,
     for seed in seeds:
         requests = arrivals(scenario, rate_per_s, seed)
         summary = run_episode(make_policy("static"), scenario, seed, requests=requests).summary
-        keys = ("cached_tokens_mean", "ttft_s_p50", "ttft_s_p99", "itl_s_mean")
+        keys = ("cached_tokens_mean", "ttft_s_p50", "ttft_s_p99", "itl_s_mean", "e2e_s_p50")
         joint = [summary[f"joint/{key}"] for key in keys]
-        found.append([summary["prefix_hit_rate"], *joint, summary["utilisation"]])
-    hits, cached, p50, p99, itl, busy = np.mean(found, axis=0)
-    times = (f"{p50:.3f}", f"{p99:.3f}", f"{itl:.4f}")
-    return router, f"{100 * hits:.1f} %", f"{cached:,.0f}", *times, f"{100 * busy:.1f} %"
+        found.append([summary["prefix_hit_rate"], *joint])
+    hits, cached, p50, p99, itl, e2e = np.mean(found, axis=0)
+    times = (f"{p50:.3f}", f"{p99:.3f}", f"{itl:.4f}", f"{e2e:.2f}")
+    return router, f"{100 * hits:.1f} %", f"{cached:,.0f}", *times
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -160,6 +160,12 @@ COMMANDS = (
         writes="out",
     ),
     Command(
+        "experiments.prefix_routing",
+        ("rate=30",),
+        ("experiments.prefix_routing:measured",),
+        "rate seeds",
+    ),
+    Command(
         "experiments.capacity",
         ("slo=ttft:1,itl:0.1", "rate_per_s=3", "out=OUT"),
         ("experiments.capacity:fingerprint",),
