@@ -30,7 +30,15 @@ from llmscale_env.workload.requests import RequestTable
 ROUTERS = ("round-robin", "jsq-requests", "least-pending-prefill", "prefix-aware")
 INSTANCES, HORIZON_S = 8, 600
 PROMPTS, PROMPT_TOKENS, MAX_TOKENS = 400, 2048, 4096
-HEAD = ("router", "prefix hits", "cached tokens", "TTFT p50 s", "TTFT p99 s", "ITL mean s", "E2E p50 s")
+HEAD = (
+    "router",
+    "prefix hits",
+    "cached tokens",
+    "TTFT p50 s",
+    "TTFT p99 s",
+    "ITL mean s",
+    "E2E p50 s",
+)
 
 
 def cluster(router: str) -> Scenario:

@@ -175,7 +175,7 @@ def _pending_prefill(S, i):
         req = req_at(S, r)
         tokens += req.pre_target - req.pre_done
         if in_steps:
-            tokens += req.in_step
+            tokens += req.join_iter  # it runs, and has not ended
         r = req.aux_next
     return tokens
 

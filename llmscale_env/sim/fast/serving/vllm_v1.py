@@ -357,7 +357,7 @@ def _take(S, i, place, t):
             unlink(S, row, r)
     enter(S, i, r, t)
     start_prefill(S, i, r)
-    req.in_step = 0
+    req.join_iter = 0  # nothing of it runs yet
 
 
 @njit
@@ -442,7 +442,7 @@ def _start(S, i):
     r = lists_of(S)[prefill_row(S, i), 0]
     while r >= 0:
         req = req_at(S, r)
-        req.in_step = req.chunk
+        req.join_iter = req.chunk
         if req.chunk > 0:
             chunk = np.int64(req.chunk)
             chunks += 1
