@@ -33,7 +33,7 @@ import numpy as np
 from agents.runs.files import git_revision
 from llmscale_env._cli import Slip, flag, parse_options, run_command, some_of, whole
 from llmscale_env._writing import write_text
-from llmscale_env.sim.custom_router import router
+from llmscale_env.sim.custom_router import N_FEATURES, router
 from llmscale_env.sim.spec import NEVER, ClusterSpec, PoolPhase, RouterKind
 from llmscale_env.sim.spec.regions import ScalingKind
 from tests.engine_cases import (
@@ -53,7 +53,7 @@ from tests.region_cases import (
 )
 from tests.split_cases import SPLIT_MECHANISMS, _SplitGenerator, make_split_case
 from tests.test_engines_agree import TO_REACH_ALL, compared
-from tests.v1_cases import V1_MECHANISMS, _V1Generator, make_v1_case, repeated
+from tests.v1_cases import NEW, V1_MECHANISMS, _V1Generator, make_v1_case, repeated
 from tests.weight_cases import (
     LIVE_MECHANISMS,
     WEIGHT_MECHANISMS,
@@ -68,6 +68,9 @@ CHUNK = 25
 DOUBLINGS = 8
 """How often time doubles after a case's last command at most."""
 
+EASY = (RouterKind.ROUND_ROBIN, RouterKind.JSQ_REQUESTS, RouterKind.JSQ_TOKENS, RouterKind.LEAST_KV)
+"""Rules that any other may stand in for."""
+
 MOST_TRIPS = 1000
 """Trips between regions that a long case has time for, where requests may travel without end."""
 
@@ -78,7 +81,7 @@ MOST_TRIPS = 1000
 def drawn_router(number: int, queue_allowed: bool) -> Any:
     """A compiled router that weighs all features, by weights and a hash of its own."""
     rng = np.random.default_rng([number, 4])
-    weights = tuple(float(w) for w in rng.integers(-3, 4, 8))
+    weights = tuple(float(w) for w in rng.integers(-3, 4, N_FEATURES))
     salt, period = int(rng.integers(1, 1000)), int(rng.integers(2, 9))
 
     def chosen(features, n, request_id, input_tokens, predicted, slo_class):  # type: ignore[no-untyped-def]
@@ -88,7 +91,7 @@ def drawn_router(number: int, queue_allowed: bool) -> Any:
         best, least = 0, 0.0
         for k in range(n):
             score = features[k, 2] / features[k, 3]
-            for f in range(8):
+            for f in range(N_FEATURES):
                 score += weights[f] * features[k, f] / (1.0 + features[k, 5])
             if k == 0 or score < least:
                 best, least = k, score
@@ -98,7 +101,7 @@ def drawn_router(number: int, queue_allowed: bool) -> Any:
 
 
 def make_custom_case(seed: int) -> Case:
-    """A case of any other kind in which most routes ask a function of the user's."""
+    """A case of any other kind in which most routes ask a function of the user's, others one of `NEW`."""
     case = SOURCES[seed % len(SOURCES)](seed).case()
     rng = np.random.default_rng([seed, 4])
     routed = [route for row in case.spec.routes for route in row if route.pools]
@@ -108,12 +111,15 @@ def make_custom_case(seed: int) -> Case:
     def custom(kind: int, there: Sequence[int]) -> int:
         return RouterKind.CUSTOM if len(there) and rng.random() < 0.7 else kind
 
+    def known(kind: int, there: Sequence[int]) -> int:
+        return int(rng.choice(NEW)) if len(there) and kind in EASY and rng.random() < 0.7 else kind
+
     def asking(spec: ClusterSpec) -> ClusterSpec:
         rows = [
             tuple(
                 replace(
                     route,
-                    kind=custom(route.kind, route.pools),
+                    kind=known(custom(route.kind, route.pools), route.pools),
                     decode_kind=custom(route.decode_kind, route.decode_pools),
                 )
                 for route in row

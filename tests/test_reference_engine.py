@@ -391,7 +391,7 @@ def test_custom_router_sees_features_and_its_answer_is_checked() -> None:
     features, *others = seen[1]
     assert others == [2, 1, 6, 2, 0]
     # At 18 request 0 runs with 4 + 1 tokens of KV and 5 - 1 predicted ones left.
-    assert features.tolist() == [[0, 0, 0, 1000, 0, 7, 0, 0], [1, 0, 5, 1000, 4, 7, 0, 1]]
+    assert features.tolist() == [[0, 0, 0, 1000, 0, 7, 0, 0, 0], [1, 0, 5, 1000, 4, 7, 0, 1, 0]]
 
     no_queue = replace(spec, routes=((RouteSpec(RouterKind.CUSTOM, (0,)),),))
     refuses(r"returned -1 for request 2: must be in 0\.\.1", run, no_queue, requests)

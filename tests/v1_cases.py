@@ -9,10 +9,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from llmscale_env.sim.spec import ClusterSpec, PoolSpec, PreemptionMode, ProfileSpec, V1Spec
+from llmscale_env.sim.spec import (
+    ClusterSpec,
+    PoolSpec,
+    PreemptionMode,
+    ProfileSpec,
+    RouterKind,
+    RouteSpec,
+    V1Spec,
+)
 from llmscale_env.workload.prefixes import NO_PREFIX, Prefixes, spans_of
 from llmscale_env.workload.requests import RequestTable
-from tests.engine_cases import Case, Trace, _Generator, print_reached
+from tests.engine_cases import Case, Command, Trace, _Generator, print_reached
+
+NEW = (RouterKind.PREFIX_AWARE, RouterKind.LEAST_PENDING_PREFILL)
+"""Rules that other cases have no use for."""
 
 V1_MECHANISMS = frozenset(
     {
@@ -31,6 +42,11 @@ V1_MECHANISMS = frozenset(
         "v1_second_bearer",
         "v1_evicted",
         "v1_cache_lost",
+        # routing
+        "router_prefix_aware",
+        "router_least_pending_prefill",
+        "prefix_aware_hit",
+        "prefix_aware_elsewhere",
     }
 )
 """What a good set of them makes happen, besides what other cases do."""
@@ -46,7 +62,26 @@ class _V1Generator(_Generator):
             for pool in spec.pools
         )
         limits = tuple(self.pick(0, 10, 40) for _ in spec.routes) if self.chance(0.3) else ()
-        return replace(spec, profiles=profiles, pools=pools, context_limits=limits)
+        routes = tuple(tuple(map(self.rerouted, row)) for row in spec.routes)
+        return replace(spec, profiles=profiles, pools=pools, context_limits=limits, routes=routes)
+
+    def rerouted(self, route: RouteSpec) -> RouteSpec:
+        """Every other route goes by prefixes or pending prompts."""
+        kind = self.pick(route.kind, RouterKind.PREFIX_AWARE, RouterKind.PREFIX_AWARE, *NEW[1:])
+        if not route.pools or self.chance(0.33):
+            kind = route.kind
+        return replace(
+            route,
+            kind=kind,
+            prefill_load_scale=self.pick(0.0, 0.3, 1.0, 1.0, 7.7),
+            overlap_score_credit=self.pick(0.0, 0.37, 1.0, 1.0),
+        )
+
+    def command(self, spec: ClusterSpec, at_ps: int) -> Command:
+        command = super().command(spec, at_ps)
+        if command.name == "set_router" and self.chance(0.5):
+            return replace(command, args=(*command.args[:2], int(self.pick(*NEW))))
+        return command
 
     def in_blocks(self, profile: ProfileSpec) -> ProfileSpec:
         size = self.block_tokens

@@ -44,6 +44,9 @@ COLUMNS = {
 }
 """Metrics of the wide table after the reward and the classes' own: heading, factor."""
 
+PREFIX_HITS = {"prefix_hit_rate": ("prefix hits %", 100.0)}
+"""Likewise, of every table where a pool has a prefix cache."""
+
 
 def run_policy(
     policy: Policy,
@@ -227,7 +230,8 @@ def classes_of(scenario: Scenario) -> dict[str, tuple[str, float]]:
 def metrics_of(scenario: Scenario) -> dict[str, tuple[str, float]]:
     """Metrics of the wide table: key of the summary to heading and factor."""
     tails = {f"{n}/ttft_s_p99": (f"{n} TTFT p99 s", 1.0) for n in scenario.class_groups}
-    return {"reward": ("reward", 1.0), **classes_of(scenario), **tails, **COLUMNS}
+    caches = PREFIX_HITS if scenario.fleet.caching_pools else {}
+    return {"reward": ("reward", 1.0), **classes_of(scenario), **tails, **COLUMNS, **caches}
 
 
 def distinct(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -294,7 +298,7 @@ def table(summary: Sequence[Mapping[str, Any]], scenario: Scenario, *, wide: boo
     """
     first = summary[0]["reward/vs"]
     metrics, classes = metrics_of(scenario), classes_of(scenario)
-    before = [*classes, "gpu_hours"]
+    before = [*classes, "gpu_hours", *(key for key in PREFIX_HITS if key in summary[0])]
     after = [k for k in metrics if k in summary[0] and k not in ("reward", *before)] if wide else []
     head = ["policy", *(metrics[key][0] for key in before), "reward [95 %]", f"vs {first} [95 %]"]
     head += [*(["IQM"] if wide else []), *(metrics[key][0] for key in after)]

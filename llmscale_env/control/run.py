@@ -23,6 +23,7 @@ from llmscale_env.control.unfinished_work import lost_at_horizon
 from llmscale_env.scenarios.load import load_scenario
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import pool_load_times_s, ps
+from llmscale_env.sim.machine_metrics import summarise_prefix_caches
 from llmscale_env.sim.metrics import RequestColumns, request_columns
 from llmscale_env.sim.picoseconds import seconds
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
@@ -140,7 +141,7 @@ def run_streamed(
     """As `run_episode`, for episodes of many millions of requests, which are never there all at once.
 
     Requests are drawn piece by piece, and forgotten when they are done but for `RequestColumns`
-    (44 bytes each, latencies in float32): the result has `EpisodeResult.from_columns`' short frame, and
+    (48 bytes each, latencies in float32): the result has `EpisodeResult.from_columns`' short frame, and
     latencies in its summary are those of float32 numbers. All else is bit for bit as in `run_episode`.
 
     Args:
@@ -329,6 +330,16 @@ class _Forecasts:
             self._made.append(self._make())
 
 
+def _prefix_tokens(sim: ClusterSimulation) -> dict[str, tuple[int, int]]:
+    """Tokens asked for and found so far, by pool with a prefix cache."""
+    fleet, found = sim.scenario.fleet, {}
+    for p in fleet.caching_pools:
+        mine = sim.engine.instances(0)[np.array(sim.engine.spec.pool_of_slot) == p]
+        asked, hit = (int(mine[name].sum()) for name in ("asked_tokens", "hit_tokens"))
+        found[fleet.pools[p].name] = asked, hit
+    return found
+
+
 def _outcome(
     policy: Policy,
     scenario: Scenario,
@@ -344,6 +355,7 @@ def _outcome(
     extra = {}
     if has_regions(scenario):
         extra = region_summary(scenario, columns, sim.engine.spot(0), gpu_s, series)
+    extra |= summarise_prefix_caches(_prefix_tokens(sim))
     return {
         "scenario": scenario,
         "policy": policy.name,

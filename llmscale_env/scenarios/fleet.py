@@ -80,6 +80,9 @@ class RouteConfig(Frozen):
         preference: of clients of a region, the regions in which the route has pools, in order; regions of
             clients that it does not name: their own first, then by median latency, then as listed.
         region_queues: of kind "shared-queue": the queue by region of the client, in place of `queue`.
+        prefill_load_scale, overlap_score_credit: of kind "prefix-aware", as NVIDIA Dynamo's KV router has
+            them (`--router-prefill-load-scale`, `--router-kv-overlap-score-credit`; both 1 by default there
+            too): weight of prompt tokens to compute, and share of prefix hits that counts.
     """
 
     slo_class: str = "*"
@@ -96,6 +99,8 @@ class RouteConfig(Frozen):
         "hold",
         "best-fit",
         "regional",
+        "prefix-aware",
+        "least-pending-prefill",
     ] = "jsq-requests"
     pools: tuple[Name, ...] = ()
     overflow: tuple[Name, ...] = ()
@@ -116,6 +121,8 @@ class RouteConfig(Frozen):
     threshold: Utilisation = 0.7
     preference: dict[Name, tuple[Name, ...]] = {}
     region_queues: dict[Name, Name] = {}
+    prefill_load_scale: Annotated[float, Field(ge=0, le=1000)] = 1.0
+    overlap_score_credit: Annotated[float, Field(ge=0, le=1)] = 1.0
 
     @property
     def queues(self) -> tuple[str, ...]:
@@ -287,6 +294,13 @@ class FleetConfig(Frozen):
                 raise ValueError(
                     f"{where}: {both} initial instances of both pools, on GPUs for {pool.max_instances}"
                 )
+
+    @property
+    def caching_pools(self) -> tuple[int, ...]:
+        """Numbers of the pools whose instances have a prefix cache by blocks (`v1`)."""
+        return tuple(
+            p for p, pool in enumerate(self.pools) if pool.v1 is not None and pool.v1.prefix_cache
+        )
 
     @property
     def llms(self) -> tuple[str, ...]:

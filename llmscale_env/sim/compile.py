@@ -421,6 +421,8 @@ def _route(
         if decode_kind == RouterKind.BEST_FIT and placement is None
         else decode_kind,
         placement=placement,
+        prefill_load_scale=route.prefill_load_scale,
+        overlap_score_credit=route.overlap_score_credit,
         **route_regions(scenario, route, own, queues),
     )
 

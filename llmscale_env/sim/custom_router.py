@@ -10,7 +10,6 @@ import numpy as np
 
 from llmscale_env.sim import jit as _jit  # noqa: F401  (settles the cache before numba is imported)
 
-N_FEATURES = 8
 FEATURES = (
     "requests",
     "waiting_tokens",
@@ -20,8 +19,11 @@ FEATURES = (
     "batch_limit",
     "evictable_running",
     "instance",
+    "prefix_hit_tokens",
 )
 """Columns of the feature table, one row per candidate (docs/engine.md, section 6)."""
+
+N_FEATURES = len(FEATURES)
 
 RAISED = -(2**63)
 """The compiled router's answer where the function raised."""

@@ -100,6 +100,22 @@ def summarise_cluster(
     return summary
 
 
+def summarise_prefix_caches(tokens: Mapping[str, tuple[int, int]]) -> dict[str, float]:
+    """`prefix_hit_rate` of all caches together and of each pool, as `pool/NAME/prefix_hit_rate`.
+
+    Tokens found over tokens asked for, as vLLM's `vllm:prefix_cache_hits_total` over
+    `vllm:prefix_cache_queries_total`. 0 where none was asked for.
+
+    Args:
+        tokens: (asked, found) by pool, of pools with a prefix cache; empty: there is no such metric.
+    """
+    if not tokens:
+        return {}
+    asked, found = (sum(column) for column in zip(*tokens.values(), strict=True))
+    by_pool = {f"pool/{pool}/prefix_hit_rate": rate(hit, of) for pool, (of, hit) in tokens.items()}
+    return {"prefix_hit_rate": rate(found, asked), **by_pool}
+
+
 def _machines(arrays: Mapping[str, Floats], horizon_s: float) -> dict[str, float]:
     total = {name: float(array.sum()) for name, array in arrays.items()}
     loads = arrays["loads_by_source"].sum(axis=0)

@@ -194,6 +194,7 @@ class RequestColumns(NamedTuple):
             with two tokens or more; `e2e_s`: of those finished. NaN where there is none.
         output_tokens, emitted_tokens: int32.
         preemptions, evictions: int32.
+        cached_tokens: int32, of the prompt, found in a prefix cache at the first admission.
     """
 
     arrival_s: NDArray[np.float32]
@@ -212,6 +213,7 @@ class RequestColumns(NamedTuple):
     emitted_tokens: NDArray[np.int32]
     preemptions: NDArray[np.int32]
     evictions: NDArray[np.int32]
+    cached_tokens: NDArray[np.int32]
 
 
 def request_columns(
@@ -248,6 +250,7 @@ def request_columns(
         emitted_tokens=results["emitted_tokens"][came],
         preemptions=results["preemptions"][came],
         evictions=results["evictions"][came],
+        cached_tokens=results["cached_tokens"][came],
     )
 
 
@@ -260,6 +263,7 @@ def summarise_columns(
     instance_s: ArrayLike | None = None,
     groups: Mapping[str, Sequence[int]] | None = None,
     decided: bool = False,
+    cached: bool = False,
 ) -> dict[str, float]:
     """Metrics of an episode's requests, by group: keys are `GROUP/METRIC`.
 
@@ -279,7 +283,9 @@ def summarise_columns(
     * `throughput_requests_per_instance_s`, `throughput_tokens_per_instance_s`: finished requests and
       emitted tokens over `instance_s` (0 if that is 0; only if it is given). The instances of an
       LLM serve all its classes, and each class's part is over all of them;
-    * `preemptions`, `evictions`: how often the group's requests were.
+    * `preemptions`, `evictions`: how often the group's requests were;
+    * `cached_tokens_mean`: prompt tokens found in a prefix cache at the first admission, of requests that
+      have been admitted (0 without any); only if `cached`.
 
     Args:
         columns: of the arrivals.
@@ -288,6 +294,7 @@ def summarise_columns(
         instance_s: (n_llms,) instance-seconds in service, by LLM.
         groups: further groups of classes by name, with the numbers of their classes.
         decided: unfinished requests count in no share.
+        cached: there are prefix caches.
 
     Raises:
         ValueError: a class called "joint" or with a "/" in its name; `instance_s` not of the shape
@@ -306,6 +313,9 @@ def summarise_columns(
             found_in[name] = mine & np.isin(columns.slo_class, members)
         for name, group in (found_in | {JOINT: mine}).items():
             found = _group(columns, group, classes, horizon_s, time_s, decided)
+            if cached:
+                each = columns.cached_tokens[group & (columns.instance >= 0)]
+                found["cached_tokens_mean"] = rate(each.sum(dtype=np.int64), len(each))
             summary |= {f"{prefix}{name}/{key}": float(x) for key, x in found.items()}
     return summary
 

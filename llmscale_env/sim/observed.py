@@ -55,7 +55,8 @@ INSTANCE_DTYPE = np.dtype(
 """What both engines report per instance slot at `now`; `loaded_ps` is -1 unless it is loading.
 
 With a prefix cache, `kv_cached` (not part of `kv_tokens`) is KV that no running request holds and that can
-be found again; `asked_tokens` are the contexts of requests admitted so far, `hit_tokens` what was found.
+be found again; `asked_tokens` are the contexts of requests admitted so far, those left out that had been
+preempted before, `hit_tokens` what was found of them.
 
 Where the phases are split, `waiting` of a DECODE instance counts requests without reservation, `kv_held`
 (part of `kv_tokens`) what a PREFILL instance keeps until it has been copied.

@@ -46,7 +46,8 @@ class EpisodeResult:
             "late", "rejected", "unfinished"), `queued_s` (to the first admission), `ttft_s`,
             `itl_mean_s`, `itl_max_s`, `e2e_s`, `preemptions`, `evictions`, `restarts` (after
             failures), `instance` (the last one that admitted it, -1 if none did). Where there are several
-            regions, `region` of the client and `served_in`. A time that has not come is NaN.
+            regions, `region` of the client and `served_in`; where a pool has a prefix cache,
+            `cached_tokens` (of the prompt, found at the first admission). A time that has not come is NaN.
         series: a row per control interval, as it stood or what it had brought when it ended.
             `time_s` is that end; the other columns are the run loop's.
         summary: numbers by key, see below.
@@ -74,6 +75,7 @@ class EpisodeResult:
     | throughput_requests_per_instance_s | 1/s | finished, per instance-second in service |
     | throughput_tokens_per_instance_s | 1/s | tokens, per instance-second in service |
     | preemptions, evictions | times | that happened to its requests |
+    | cached_tokens_mean | tokens | of a prompt, in the prefix cache at first admission (`v1` pools) |
 
     Under `reward.prices` requests that the horizon cuts off while they can still be in time are no part of
     shares. `on_time_share` is NaN in place of a 1 that rests on no request; tables show "-". Quantiles of
@@ -96,6 +98,7 @@ class EpisodeResult:
     | utilisation | share | time in an iteration over time in service |
     | billed_utilisation | share | GPU-seconds in an iteration over those billed |
     | kv_use_mean | share | KV memory of active instances in use |
+    | prefix_hit_rate | share | prompt tokens found in the prefix cache (where there is one) |
 
     Time in service and KV use are integrated over what was seen at the ends of the intervals.
 
@@ -206,6 +209,7 @@ class EpisodeResult:
             instance_s=None if swapping else np.bincount(of_llm, serving_s, minlength=len(llms)),
             groups=scenario.named_groups,
             decided=scenario.reward.prices is not None,
+            cached=bool(scenario.fleet.caching_pools),
         )
         summary |= {name: float(value) for name, value in (extra or {}).items()}
         return cls(
@@ -310,6 +314,8 @@ class EpisodeResult:
             f"{s['loads_host']:.0f} host {s['loads_multicast']:.0f} multicast, "
             f"{s[f'{JOINT}/preemptions']:.0f} preemptions, {s[f'{JOINT}/evictions']:.0f} evictions"
         )
+        if "prefix_hit_rate" in s:
+            lines[-1] += f", prefix hits {100 * s['prefix_hit_rate']:.1f}%"
         if "reward" in s:
             lines[-1] += f"; reward {s['reward']:.3f}"
         return "\n".join(lines)
@@ -377,7 +383,9 @@ def request_frame(
         names = scenario.region_names
         served_in = regions_of_instances(scenario, results["instance"])
         places = {"region": named(requests.region, names), "served_in": named(served_in, names)}
-    counted = ("preemptions", "evictions", "restarts", "instance")
+    counted = ["preemptions", "evictions", "restarts", "instance"]
+    if scenario.fleet.caching_pools:
+        counted.append("cached_tokens")
     return pd.DataFrame(
         {
             "id": np.flatnonzero(came),
@@ -406,7 +414,9 @@ def _short_frame(requests: RequestColumns, scenario: Scenario) -> DataFrame:
         "served_in": (served_in, regions),
         "outcome": (requests.outcome, list(OUTCOMES)),
     }
-    plain = ("ttft_s", "itl_s", "e2e_s", "output_tokens", "preemptions", "evictions")
+    plain = ["ttft_s", "itl_s", "e2e_s", "output_tokens", "preemptions", "evictions"]
+    if scenario.fleet.caching_pools:
+        plain.append("cached_tokens")
     return pd.DataFrame(
         {
             "arrival_s": requests.arrival_s,

@@ -13,7 +13,7 @@ _ROOM = 1 << 16
 
 
 class StreamedColumns:
-    """Columns that grow; memory is that of what has been put in (44 bytes a request)."""
+    """Columns that grow; memory is that of what has been put in (48 bytes a request)."""
 
     def __init__(self) -> None:
         self._columns: list[NDArray[Any]] = []

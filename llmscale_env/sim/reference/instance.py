@@ -148,6 +148,12 @@ class Instance(SlotLife):
         return sum(self.engine.demand(r) for r in (*self.own_queue, *self.preempted))
 
     @property
+    def pending_prefill(self) -> int:
+        """Tokens of contexts still to be computed here, of waiting requests all of them."""
+        waiting = sum(r.ctx for r in (*self.own_queue, *self.preempted))
+        return waiting + self.scheduler.pending_prefill
+
+    @property
     def left_tokens(self) -> int:
         """Predicted tokens still to emit over all requests here."""
         return sum(r.left for r in self.all_requests)

@@ -54,6 +54,8 @@ class RouterKind(IntEnum):
     HOLD = 8
     BEST_FIT = 9
     REGIONAL = 10
+    PREFIX_AWARE = 11
+    LEAST_PENDING_PREFILL = 12
 
 
 DECODE_KINDS = frozenset(

@@ -88,6 +88,12 @@ class RouteSpec:
             preferred one first (`REGIONAL`).
         threshold_ppm: utilisation below which a region is taken in that order.
         region_queues: the shared queue by region of the client; empty: `queue`, otherwise the first.
+        prefill_load_scale, overlap_score_credit: of `PREFIX_AWARE`, named as in NVIDIA Dynamo's KV router:
+            the weight of prompt tokens to compute beside tokens in memory, 0 to 1000, and the share of a
+            request's prefix hits that counts, 0 to 1.
+
+    Raises:
+        ValueError: one of these two is out of its range.
     """
 
     kind: int
@@ -101,6 +107,13 @@ class RouteSpec:
     preference: tuple[tuple[int, ...], ...] = ()
     threshold_ppm: int = 700_000
     region_queues: tuple[int, ...] = ()
+    prefill_load_scale: float = 1.0
+    overlap_score_credit: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, high in (("prefill_load_scale", 1000.0), ("overlap_score_credit", 1.0)):
+            if not 0.0 <= getattr(self, name) <= high:
+                raise ValueError(f"{name} = {getattr(self, name)!r}: must be in 0..{high:g}")
 
 
 @dataclass(frozen=True)

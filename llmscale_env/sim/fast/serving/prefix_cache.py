@@ -18,6 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from llmscale_env.sim.fast.serving.hashing import splitmix64
+from llmscale_env.sim.fast.serving.timing import block_needs, iterations_done
 from llmscale_env.sim.fast.state.memory import (
     blocks_at,
     bucket_of,
@@ -191,11 +192,12 @@ def _split(S, x, at):
 
 
 @njit
-def trim(S, i):
-    """Blocks that have been taken and were in the cache lose their names."""
+def trim(S, i, more):
+    """Blocks that have been taken, `more` beside those counted, and were in the cache lose their names."""
     step = v1_at(S, i)
     inst = inst_at(S, i)
-    n = step.used + step.cached - prof_at(S, inst.profile).cap // pool_at(S, inst.pool).block
+    n = step.used + more + step.cached
+    n -= prof_at(S, inst.profile).cap // pool_at(S, inst.pool).block
     while n > 0:
         x = np.int64(step.oldest)
         extent = extent_at(S, x)
@@ -276,17 +278,22 @@ def _name(S, i, r, owner, to):
 
 
 @njit
-def _settle(S, i, owner):
-    """If sequence `owner` is that of a request that decodes at instance `i`: name what it has filled.
+def _known(S, i, r, done):
+    """Tokens of decoding request `r` that have their names, full blocks of them, after `done` more steps.
 
     It was given a token in the composition at hand, unless its last one is on its way.
     """
+    req = req_at(S, r)
+    return np.int64(req.input) + inst_at(S, i).iter_no + done - req.join_iter - (req.decoding == 2)
+
+
+@njit
+def _settle(S, i, owner):
+    """If sequence `owner` is that of a request that decodes at instance `i`: name what it has filled."""
     r = _running(S, i, owner)
     if r < 0 or req_at(S, r).decoding == 0:
         return
-    inst, req = inst_at(S, i), req_at(S, r)
-    known = np.int64(req.input) + inst.iter_no - req.join_iter - (req.decoding == 2)
-    to = known // pool_at(S, inst.pool).block
+    to = _known(S, i, r, 0) // pool_at(S, inst_at(S, i).pool).block
     if to > blocks_at(S, r).named:
         _name(S, i, r, owner, to)
 
@@ -366,6 +373,40 @@ def find_hits(S, i, r):
             idle += until - k
         k = until
     return k, idle
+
+
+@njit
+def found_tokens(S, i, r, t):
+    """Tokens of waiting request `r` that the prefix cache of instance `i` holds at time `t`.
+
+    Nobody can tell that it was asked. The blocks that the segment under way has taken by now lose their
+    names now, and not at its end; those that it has filled are found without getting theirs.
+    """
+    mine, req, inst = blocks_at(S, r), req_at(S, r), inst_at(S, i)
+    size = pool_at(S, inst.pool).block
+    if not glob_of(S).shares and req.preemptions == 0:
+        return np.int64(0)
+    done = iterations_done(S, i, t)
+    trim(S, i, block_needs(S, i, done))
+    most = (np.int64(req.input) + req.emitted - 1) // size
+    k, j = np.int64(0), np.int64(0)
+    while k < most:
+        while j < mine.n_spans and span_at(S, mine.span + j).end // size <= k:
+            j += 1
+        owner, end = mine.name, most
+        if j < mine.n_spans:
+            span = span_at(S, mine.span + j)
+            owner, end = span.owner, min(most, span.end // size)
+        x, until = _find(S, i, owner, k)
+        if x < 0:
+            q = _running(S, i, owner)
+            if q < 0 or req_at(S, q).decoding == 0:
+                break
+            until = _known(S, i, q, done) // size
+            if until <= k:
+                break
+        k = min(until, end)
+    return k * size
 
 
 @njit

@@ -9,6 +9,7 @@ from llmscale_env.sim.fast.serving.batch import (
 )
 from llmscale_env.sim.fast.serving.best_fit import best_fit
 from llmscale_env.sim.fast.serving.hashing import splitmix64
+from llmscale_env.sim.fast.serving.prefix_cache import found_tokens
 from llmscale_env.sim.fast.serving.queues import (
     enter_back,
 )
@@ -18,10 +19,12 @@ from llmscale_env.sim.fast.serving.wake import notice_own, wake
 from llmscale_env.sim.fast.state.lists import (
     gateway_row,
     preempted_row,
+    prefill_row,
     queue_row,
 )
 from llmscale_env.sim.fast.state.memory import (
     active_of,
+    blocks_at,
     client_queue_of,
     cls_at,
     const_of,
@@ -56,6 +59,8 @@ _SHARED_QUEUE = int(RouterKind.SHARED_QUEUE)
 _HOLD = int(RouterKind.HOLD)
 _CUSTOM = int(RouterKind.CUSTOM)
 _REGIONAL = int(RouterKind.REGIONAL)
+_PREFIX_AWARE = int(RouterKind.PREFIX_AWARE)
+_LEAST_PENDING_PREFILL = int(RouterKind.LEAST_PENDING_PREFILL)
 
 _SALT = np.uint64(0xD1B54A32D192ED03)
 
@@ -159,6 +164,73 @@ def _least_kv(S, m, c, which, t):
 
 
 @njit
+def _pending_prefill(S, i):
+    """Tokens of contexts still to be computed at instance `i`, of waiting requests all of them."""
+    inst = inst_at(S, i)
+    waiting = lists_of(S)[i, 2] + lists_of(S)[preempted_row(S, i), 2]
+    tokens = inst.waiting - waiting * (1 + const_of(S).half_block)
+    in_steps = pool_at(S, inst.pool).block > 0
+    r = lists_of(S)[prefill_row(S, i), 0]
+    while r >= 0:
+        req = req_at(S, r)
+        tokens += req.pre_target - req.pre_done
+        if in_steps:
+            tokens += req.join_iter  # it runs, and has not ended
+        r = req.aux_next
+    return tokens
+
+
+@njit
+def _least_pending_prefill(S, m, c):
+    best, least = -1, np.int64(0)
+    for k in range(route_at(S, m, c).n_pools):
+        p = route_pools_of(S)[m, c, 0, k]
+        for a in range(pool_at(S, p).n_active):
+            i = active_of(S)[p, a]
+            load = _pending_prefill(S, i)
+            if best < 0 or load < least:
+                best, least = i, load
+    return best
+
+
+@njit
+def _promised(S, i):
+    """Tokens that prefix-aware routes have found for those in instance `i`'s own queue."""
+    tokens = np.int64(0)
+    r = lists_of(S)[i, 0]
+    while r >= 0:
+        tokens += blocks_at(S, r).promised
+        r = req_at(S, r).next
+    return tokens
+
+
+@njit
+def _prefix_aware(S, m, c, r, t):
+    """NVIDIA Dynamo's KV router; the source is in the reference engine."""
+    rule, req = route_at(S, m, c), req_at(S, r)
+    context = np.int64(req.input) + req.emitted
+    best, least, promised = -1, 0.0, np.int64(0)
+    for k in range(rule.n_pools):
+        p = route_pools_of(S)[m, c, 0, k]
+        pool = pool_at(S, p)
+        for a in range(pool.n_active):
+            i = active_of(S)[p, a]
+            hits = np.int64(0)
+            pending = _pending_prefill(S, i) + context
+            if const_of(S).caches:
+                pending -= _promised(S, i)
+                if pool.caches:
+                    hits = found_tokens(S, i, r, t)
+            held = kv_now(S, i, t) + inst_at(S, i).waiting
+            cost = rule.prefill_load_scale * (pending - rule.overlap_score_credit * hits) + held
+            if best < 0 or cost < least:
+                best, least, promised = i, cost, hits
+    if const_of(S).caches:
+        blocks_at(S, r).promised = promised
+    return best
+
+
+@njit
 def _power_of_two(S, m, c, which, r, n):
     h = splitmix64(np.uint64(ids_of(S)[r]))
     a = np.int64(h % np.uint64(n))
@@ -257,6 +329,7 @@ def _custom(S, m, c, which, r, t, n, router, features):
             features[row, 5] = inst.limit
             features[row, 6] = inst.ev_n
             features[row, 7] = i
+            features[row, 8] = found_tokens(S, i, r, t) if pool_at(S, p).caches else 0
             row += 1
     req = req_at(S, r)
     return router(features, n, ids_of(S)[r], np.int64(req.input), np.int64(req.predicted), c)
@@ -336,6 +409,10 @@ def pick(S, r, m, c, which, kind, t):
         return _power_of_two(S, m, c, which, r, n)
     if kind == _LEAST_KV:
         return _least_kv(S, m, c, which, t)
+    if kind == _PREFIX_AWARE:
+        return _prefix_aware(S, m, c, r, t)
+    if kind == _LEAST_PENDING_PREFILL:
+        return _least_pending_prefill(S, m, c)
     return best_fit(S, m, c, which, r, t)
 
 

@@ -114,7 +114,7 @@ def _take_blocks(S, i, n):
     """Instance `i`'s running requests hold `n` blocks more."""
     v1_at(S, i).used += n
     if pool_at(S, inst_at(S, i).pool).caches:
-        trim(S, i)
+        trim(S, i, 0)
 
 
 @njit
@@ -357,6 +357,7 @@ def _take(S, i, place, t):
             unlink(S, row, r)
     enter(S, i, r, t)
     start_prefill(S, i, r)
+    req.join_iter = 0  # nothing of it runs yet
 
 
 @njit
@@ -384,8 +385,9 @@ def _admit(S, i, t, left, blocks):
         if pool.caches:
             if req.admitted < 0:
                 blocks_at(S, r).cached = done
-            step.asked += context
-            step.hit += done
+            if req.preemptions == 0:
+                step.asked += context
+                step.hit += done
             hold_hits(S, i, r, hits)
         _take(S, i, place, t)
         req.pre_done = done
@@ -440,6 +442,7 @@ def _start(S, i):
     r = lists_of(S)[prefill_row(S, i), 0]
     while r >= 0:
         req = req_at(S, r)
+        req.join_iter = req.chunk
         if req.chunk > 0:
             chunk = np.int64(req.chunk)
             chunks += 1

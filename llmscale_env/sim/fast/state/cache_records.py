@@ -47,6 +47,7 @@ BLOCKS = np.dtype(
         ("named", np.int32),  # blocks with a name: those, and those of the extents that it made
         ("made", np.int32),  # the last of these, -1: none
         ("cached", np.int64),  # tokens found at the first admission
+        ("promised", np.int64),  # tokens found when a prefix-aware route sent it on
     ]
 )
 """What a request has of a prefix cache."""

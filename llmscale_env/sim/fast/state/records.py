@@ -158,6 +158,8 @@ REQ = np.dtype(
         ("max_itl", np.int64),
         ("last_token", np.int64),
         ("item_start", np.int64),
+        # While it decodes: the instance's `iter_no` less `emitted`. While it is prefilled, with `v1`: tokens of
+        # its context in the step that runs, part of `pre_done`.
         ("join_iter", np.int64),
         ("input", np.int32),
         ("output", np.int32),
@@ -253,6 +255,8 @@ ROUTE = np.dtype(
         ("decode_kind", np.int64),
         ("n_decode", np.int64),
         ("decode_counter", np.int64),
+        ("prefill_load_scale", np.float64),  # prefix-aware
+        ("overlap_score_credit", np.float64),
         # regions
         ("by_region", np.int64),  # its queue hangs on the client's region
         # best fit, to the end

@@ -225,6 +225,8 @@ def reset_episode(
                 decode_kind=route.decode_kind,
                 n_decode=len(route.decode_pools),
                 by_region=bool(route.region_queues),
+                prefill_load_scale=route.prefill_load_scale,
+                overlap_score_credit=route.overlap_score_credit,
                 **placement_fields(route.placement),
             )
 

@@ -104,6 +104,10 @@ class Router:
             return self._power_of_two(candidates, request)
         if kind == RouterKind.LEAST_KV:
             return self._least_kv(candidates)
+        if kind == RouterKind.PREFIX_AWARE:
+            return self._prefix_aware(candidates, route, request)
+        if kind == RouterKind.LEAST_PENDING_PREFILL:
+            return min(candidates, key=lambda i: i.pending_prefill)
         if kind == RouterKind.BEST_FIT:
             placement = self.placements[request.llm, request.slo_class]
             assert placement is not None
@@ -135,6 +139,25 @@ class Router:
             if used_other * best.capacity < used_best * other.capacity:
                 best = other
         return best
+
+    def _prefix_aware(
+        self, candidates: list[Instance], route: RouteSpec, request: Request
+    ) -> Instance:
+        """The KV router of NVIDIA Dynamo (1.2 and later): prompt tokens to compute against those in memory.
+
+        Source: https://docs.nvidia.com/dynamo/dev/components/router/routing-concepts, "Cost Calculation".
+        """
+        found = [i.scheduler.found_tokens(request) for i in candidates]
+        costs = []
+        for i, hits in zip(candidates, found, strict=True):
+            promised = sum(r.promised_tokens for r in i.own_queue)
+            prefill = i.pending_prefill - promised + request.ctx - route.overlap_score_credit * hits
+            costs.append(route.prefill_load_scale * prefill + (i.kv_tokens + i.waiting_demand))
+        best = costs.index(min(costs))
+        request.promised_tokens = found[best]
+        self.engine.events["prefix_aware_hit"] += found[best] > 0
+        self.engine.events["prefix_aware_elsewhere"] += found[best] < max(found)
+        return candidates[best]
 
     def _class_affine(self, route: RouteSpec, request: Request) -> Instance | SharedQueue | None:
         """Chiron, section 3: own pools while they have room, then the overflow pools."""
@@ -203,6 +226,7 @@ class Router:
                     i.batch_limit,
                     len(i.evictable()),
                     i.index,
+                    i.scheduler.found_tokens(request),
                 )
                 for i in candidates
             ],

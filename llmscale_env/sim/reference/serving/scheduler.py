@@ -95,6 +95,15 @@ class Scheduler(ABC):
         return 0
 
     @property
+    def pending_prefill(self) -> int:
+        """Tokens of the running requests' contexts still to be computed."""
+        return sum(r.to_prefill for r in self.instance.running)
+
+    def found_tokens(self, request: Request) -> int:
+        """Tokens of a waiting request that the prefix cache holds now; nothing changes."""
+        return 0
+
+    @property
     def cached_blocks(self) -> list[BlockName]:
         """Names of blocks in the prefix cache that no request holds, the next one to go first."""
         return []

@@ -81,6 +81,9 @@ class VllmV1(Scheduler):
     def cached_blocks(self) -> list[BlockName]:
         return [block.name for block in self.memory.cached if block.name is not None]
 
+    def found_tokens(self, request: Request) -> int:
+        return len(self._hits(request)) * self.v1.block_tokens
+
     def _take(self, request: Request, tokens: int) -> None:
         """Blocks for the next `tokens` of a request, and names for those full of tokens that are known."""
         before = self.memory.evicted
@@ -232,8 +235,9 @@ class VllmV1(Scheduler):
         tokens = len(hits) * self.v1.block_tokens
         if request.preemptions + request.evictions + request.restarts == 0:
             request.cached_tokens = tokens
-        self.asked_tokens += request.ctx
-        self.hit_tokens += tokens
+        if request.preemptions == 0:  # vLLM counts the others apart
+            self.asked_tokens += request.ctx
+            self.hit_tokens += tokens
         events = self.instance.engine.events
         events["v1_hit"] += tokens > 0
         events["v1_hit_of_running"] += any(block.holders > 0 for block in hits)

@@ -26,6 +26,8 @@ class Request:
         name, spans: of its sequence of tokens, and (owner, end) of those that are others' (`Prefixes`).
         blocks, named: KV blocks that it holds, in order, and how many of them have a name.
         cached_tokens: of its prompt, those found in the cache when it was first admitted.
+        promised_tokens: of its context, those that a `PREFIX_AWARE` route found in the cache of the instance
+            to which it sent it last.
         saved_on: instance that keeps its KV cache in host memory (`saved_bytes` of it), if any.
         last_token_ps: time of its latest token, -1 before the first.
         at: instance in whose own queue it waits, to which its KV is on its way, or where it has landed.
@@ -59,6 +61,7 @@ class Request:
     blocks: list[Block] = field(default_factory=list)
     named: int = 0
     cached_tokens: int = 0
+    promised_tokens: int = 0
     saved_on: Instance | None = None
     saved_bytes: int = 0
     last_token_ps: int = -1
