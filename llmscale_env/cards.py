@@ -255,7 +255,7 @@ def _starts(options: dict[str, str]) -> Table:
     return head, rows
 
 
-_TIMED = ("process", "compile", "capture", "warm_up", "wake")
+_TIMED = ("process", "compile", "capture", "warm_up", "wake", "ready")
 
 
 def _measured_starts(options: dict[str, str]) -> Table:
@@ -288,11 +288,13 @@ def _spread_of_starts() -> Iterable[str]:
             for each in measured_starts()
             if each.tp == 1 and (seconds := each.seconds[phase]) is not None
         ]
+        if len(ratios) < 3:
+            continue
         least, median, most = np.percentile(ratios, (0, 50, 100))
         name = phase.replace("_", "-")
         yield (
-            f"{name}: {len(ratios)} measured ones on one GPU are {least:.2f} to {most:.2f} times the "
-            f"composed, in the median {median:.2f}"
+            f"{name}: {len(ratios)} measured on one GPU, {least:.2f} to {most:.2f} times the composed, "
+            f"median {median:.2f}"
         )
 
 

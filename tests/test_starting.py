@@ -141,6 +141,17 @@ def test_whole_starts_of_the_h200():
         assert total == pytest.approx(measured, rel=0.08)
 
 
+def test_whole_starts_that_no_number_rests_on():
+    """47.4 s with one A100; with four the composed start lacks a quarter of 97.7 s."""
+    whole = {each.llm: each for each in measured_starts() if each.seconds["ready"] is not None}
+    assert whole["qwen3-30b-a3b"].composed["ready"] == pytest.approx(47.4, rel=0.03)
+    assert 0.7 < whole["qwen3-235b-a22b-fp8"].composed["ready"] / 97.7 < 0.8
+    links = NetworkConfig(host_bytes_per_s=32e9)
+    start = StartConfig(engine="vllm-0.11")
+    host = start_phases_s("qwen3-30b-a3b", "a100-80gb", 1, start, links)["host"]
+    assert sum(host.values()) == pytest.approx(whole["qwen3-30b-a3b"].composed["ready"], rel=0.01)
+
+
 def test_measured_wake_ups():
     waking = {each.llm: each for each in measured_starts() if each.seconds["wake"] is not None}
     for llm in ("qwen3-0.6b", "qwen3-30b-a3b"):

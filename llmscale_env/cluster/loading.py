@@ -427,7 +427,8 @@ class MeasuredStart:
         engine: and its version.
         compile: "cold", "cached", or "" if it is not told.
         graphs: CUDA graphs captured.
-        seconds: by phase; "load" with the bytes of weights, since a log has them in one number; "wake".
+        seconds: by phase; "load" with the bytes of weights, since a log has them in one number; "wake";
+            "ready": a whole start of an LLM that has run there before, as we take it to be (a fast restart).
         source: who measured, and where it is published.
     """
 
@@ -450,16 +451,19 @@ class MeasuredStart:
         """
         engine = TODAY if self.engine == "vLLM 0.26" else "vllm-0.11"
         start = StartConfig(engine=engine, graphs=self.graphs)
+        shard = self.weight_gb * 1e9 / self.tp
         found = start.fixed_s(self.layers, self.compile == "cached")
+        restart = start.fixed_s(self.layers, cached=True)
+        found["ready"] = sum(restart.values()) + shard / start.page_cache_bytes_per_s
         del found["load"]
         if self.seconds["wake"] is not None:
             link = WAKE_LINK_SHARE * gpu_card(self.gpu).pcie_bytes_per_s
-            found["wake"] = WAKE_S + self.weight_gb * 1e9 / self.tp / link
+            found["wake"] = WAKE_S + shard / link
         return found
 
 
 _FILE = Path(__file__).parent / "data" / "starts.csv"
-_MEASURED = ("process", "load", "compile", "capture", "warm_up", "wake")
+_MEASURED = ("process", "load", "compile", "capture", "warm_up", "wake", "ready")
 
 
 @lru_cache(maxsize=1)
