@@ -105,6 +105,7 @@ from llmscale_env._cli import (
 from llmscale_env._reading import Unreadable, parse_yaml
 from llmscale_env._spread import OtherCode, WorkerLost, launcher_of
 from llmscale_env._writing import write_text
+from llmscale_env.scenarios.basis import times_told
 from llmscale_env.scenarios.load import ScenarioError, load_scenario, scenario_names
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.workload.families import member_names
@@ -274,6 +275,7 @@ def search(words: Sequence[str]) -> int:
     except (ScenarioError, PolicyError, TunerMissing) as error:
         raise Slip(str(error)) from None
     print(table_text(found.trials))
+    print("\n".join(times_told(scenario)))
     if score.name == "gpu-hours" and score.key(found.trials[0])[0] > 0:
         print(f"no setting keeps every class at {score.target:g}; the first one comes nearest")
     of = "" if budget is None else f" of {budget:,}"

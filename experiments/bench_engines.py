@@ -53,7 +53,14 @@ def cluster(router: str, instances: int) -> ClusterSpec:
 
     def pool(name: str, n: int, **more: Any) -> dict[str, Any]:
         common = {"llm": LLM, "gpu": GPU, "batch_limit": BATCH_LIMIT, "max_batch": 1024}
-        return {"name": name, "max_instances": n, "initial_instances": n, **common, **more}
+        return {
+            "name": name,
+            "v1": None,
+            "max_instances": n,
+            "initial_instances": n,
+            **common,
+            **more,
+        }
 
     if router == "chiron":
         interactive, mixed = max(1, instances * 4 // 10), max(1, instances * 3 // 10)

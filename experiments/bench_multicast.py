@@ -84,6 +84,7 @@ def scaler_of(gpus_per_host: int, targets: int) -> tuple[Scaler, FleetSeen]:
     pool = {
         "name": "prefill",
         "llm": LLM.name,
+        "v1": None,
         "max_instances": slots,
         "phase": "prefill",
         "weights": "flow",

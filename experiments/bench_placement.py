@@ -71,6 +71,7 @@ def cluster(workers: int, memory: str = "ample") -> ClusterSpec:
         "name": "workers",
         "llm": LLM,
         "gpu": GPU,
+        "v1": None,
         "max_instances": workers,
         "initial_instances": workers,
         "batch_limit": BATCH_LIMIT,

@@ -34,7 +34,7 @@ def scenario_of(case: Mapping[str, Any], tp: int, workers: int) -> Scenario:
     """
     pool = {
         "name": f"tp{tp}", "llm": case["llm"], "gpu": case["gpu"], "tp": tp,
-        "max_instances": workers, "initial_instances": workers,
+        "v1": None, "max_instances": workers, "initial_instances": workers,
         "batch_limit": case["batch_limit"], "max_batch": case["batch_limit"], "load_s": {"ssd": 0.0},
     }  # fmt: skip
     data: dict[str, Any] = {

@@ -69,6 +69,7 @@ from llmscale_env._spread import Launcher, OtherCode, WorkerLost, launcher_of
 from llmscale_env._writing import replace_file
 from llmscale_env.control.reward import even_seeds
 from llmscale_env.scenarios import load_scenario
+from llmscale_env.scenarios.basis import times_told
 from llmscale_env.scenarios.schema import Scenario
 
 TARGET = 0.99
@@ -217,6 +218,7 @@ def _run(words: Sequence[str]) -> int:
         head = f"`{command}`: {rests_on(len(rows[0].outcomes), given)}"
         end = tension(rows) if world.at_target else gain(ordered)
         print(table(ordered, head, end))
+        print("\n".join(times_told(scenario)))
         if page:
             put(page, env, table(ordered, head, end))
         if summary:

@@ -1,8 +1,10 @@
 """Traces on the command line.
 
 python -m llmscale_env.traces list
-python -m llmscale_env.traces stats PATH_OR_NAME [format=auto] [sort=false] [plot=FILE.png]
+python -m llmscale_env.traces stats PATH_OR_NAME [format=auto] [sort=false] [hash_block_tokens=512]
+                             [plot=FILE.png]
 python -m llmscale_env.traces fit PATH_OR_NAME [levels=4] [from_s=0] [to_s=END] [format=] [sort=]
+                             [hash_block_tokens=]
 python -m llmscale_env.traces fetch NAME [to=traces] [base_url=URL]
 python -m llmscale_env.traces build-tables source=DIR [to=DIR]
 
@@ -50,8 +52,8 @@ from llmscale_env.workload.stats import format_stats, plot_stats, trace_stats
 
 _OPTIONS = {
     "list": (),
-    "stats": ("format", "sort", "plot"),
-    "fit": ("levels", "from_s", "to_s", "format", "sort"),
+    "stats": ("format", "sort", "hash_block_tokens", "plot"),
+    "fit": ("levels", "from_s", "to_s", "format", "sort", "hash_block_tokens"),
     "fetch": ("to", "base_url"),
     "build-tables": ("source", "to"),
 }
@@ -94,6 +96,9 @@ def _describe(trace: Trace) -> str:
         )
         if count
     ]
+    if trace.prefixes is not None:
+        share = int(trace.prefixes.shared_tokens.sum()) / int(trace.input_tokens.sum())
+        dropped.append(f"{share:.1%} of the prompt tokens are those of an earlier request")
     return "; ".join([f"{trace.path} ({trace.format})", *dropped])
 
 
@@ -101,9 +106,10 @@ def _columns(name: str, options: dict[str, str]) -> _Columns:
     """A trace file, or something that ships."""
     kind, sort = one_of(options, "format", ("auto", *FORMATS)), flag(options, "sort")
     if os.path.exists(name):
-        trace = read_trace(name, kind, sort)
+        block_tokens = whole(options, "hash_block_tokens", 512, 1, 1_000_000)
+        trace = read_trace(name, kind, sort, hash_block_tokens=block_tokens)
         return _Columns(_describe(trace), trace.arrival_ps, trace.input_tokens, trace.output_tokens)
-    for key in ("format", "sort"):
+    for key in ("format", "sort", "hash_block_tokens"):
         if key in options:
             raise Slip(f"{key} = {options[key]!r}: is for a trace's file, which {name!r} is not")
     rng = np.random.default_rng(0)

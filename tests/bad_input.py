@@ -160,10 +160,13 @@ COMMANDS = (
         writes="out",
     ),
     Command(
-        "experiments.prefix_routing",
-        ("rate=30",),
-        ("experiments.prefix_routing:measured",),
-        "rate seeds",
+        "experiments.prefix_cache",
+        ("seeds=0", "out=OUT"),
+        ("experiments.prefix_cache:measure",),
+        "routers seeds",
+        "scenario.horizon_s scenario.workload",
+        reads="scenario",
+        writes="out",
     ),
     Command(
         "experiments.capacity",

@@ -43,6 +43,14 @@ def case(seed: int) -> tuple[Scenario, RequestTable]:
     load = float(rng.choice([1.0, 4.0, 8.0]))
     # The memory left for KV is 60,000 to 400,000 tokens, or (0.23) so little that requests are preempted.
     memory = float(rng.choice([0.23, 0.3, 0.9]))
+    scheduler = {
+        "chunk_tokens": int(rng.choice([0, 0, 512])),
+        "preemption": str(rng.choice(["recompute", "swap"])),
+        "v1": None,
+    }
+    if seed % 4 == 2:
+        v1 = {"prefix_cache": False, "asynchronous": seed % 8 == 2}
+        scheduler = {"chunk_tokens": 512, "max_batch": 512, "v1": v1}
     scenario = validate_scenario(
         {
             "name": f"case-{seed}",
@@ -78,8 +86,7 @@ def case(seed: int) -> tuple[Scenario, RequestTable]:
                         "llm": "llama-3.1-8b",
                         "max_instances": 2,
                         "initial_instances": int(rng.integers(0, 3)),
-                        "chunk_tokens": int(rng.choice([0, 0, 512])),
-                        "preemption": str(rng.choice(["recompute", "swap"])),
+                        **scheduler,
                         "load_s": {"ssd": load, "host": load, "multicast": load},
                     }
                 ],

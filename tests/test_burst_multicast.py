@@ -204,6 +204,7 @@ def test_without_split_phases_and_twins_there_are_fewer_parts() -> None:
     pool = {
         "name": "all",
         "llm": "llama-3.1-8b",
+        "v1": None,
         "max_instances": 4,
         "initial_instances": 1,
         "weights": "flow",

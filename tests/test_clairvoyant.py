@@ -34,7 +34,7 @@ def ints(*values: int) -> np.ndarray:
 
 
 def prices_of(machine: Machine, least: int = 2) -> Any:
-    return find_prices([machine], 0, ints(40, 3), ints(900, 30), ints(4, 20), least)
+    return find_prices([machine], ints(40, 3), ints(900, 30), ints(4, 20), least)
 
 
 # ---- prices ----
@@ -42,14 +42,14 @@ def prices_of(machine: Machine, least: int = 2) -> Any:
 
 def test_a_prompt_is_charged_its_share_of_the_best_prefill_it_can_be_in():
     # A prefill takes 5 + 3 T. With 4 others at most 10 tokens in all: 35 / 10 each; alone 5 + 3 * 20.
-    prices = prices_of(Machine(profile(), 1, 0, 10))
+    prices = prices_of(Machine(profile(), 1, 0, 10, 1))
     assert prices.prefill_ps(ints(4, 10, 20)) == pytest.approx([14, 35, 65])
-    assert prices_of(Machine(profile(), 2, 0, 10)).prefill_ps(ints(4)) == pytest.approx([28])
+    assert prices_of(Machine(profile(), 2, 0, 10, 1)).prefill_ps(ints(4)) == pytest.approx([28])
 
 
 def test_a_full_batch_is_charged_what_it_takes():
     # 10 + n + 2 c, at most 16 requests and 100 tokens with the next ones: c + n <= 100.
-    prices = prices_of(Machine(profile(kv_capacity_tokens=100), 1, 0, 10))
+    prices = prices_of(Machine(profile(kv_capacity_tokens=100), 1, 0, 10, 1))
     a, b = prices.per_request_ps, prices.per_context_ps
     # The largest batch with the least context: 10 + 16 + 2 * 32; then the largest batch, full memory.
     charged = a * 16 + b * 32
@@ -66,7 +66,7 @@ def test_no_iteration_is_charged_more_than_it_takes(chunk: int, capacity: int):
     base[9:] -= 5  # a measured table may fall
     table = profile(kv_capacity_tokens=capacity, pair_ps=1)
     vars(table)["decode_base_ps"][:] = base
-    machine = Machine(table, 1, chunk, 0 if chunk else 12)
+    machine = Machine(table, 1, chunk, 0 if chunk else 12, 1)
     prices = prices_of(machine)
     n, c = (grid.ravel() for grid in np.meshgrid(np.arange(1, 17), np.arange(1, capacity)))
     there = (c >= 2 * n) & (c + n <= capacity)
@@ -217,10 +217,7 @@ def test_what_was_served_is_never_charged_more_than_was_billed(seed: int):
     done = result.requests[result.requests["e2e_s"].notna()]
     prompt, output = (done[f"{name}_tokens"].to_numpy(np.int64) for name in ("input", "output"))
     tokens, context = output - 1, (output - 1) * prompt + output * (output - 1) // 2
-    prices = find_prices(
-        kinds, cluster.half_block_tokens, tokens, context, prompt,
-        int(requests.input_tokens.min()) + 1,
-    )  # fmt: skip
+    prices = find_prices(kinds, tokens, context, prompt, int(requests.input_tokens.min()) + 1)
     charged = prices.prefill_ps(prompt).sum() + prices.decode_ps(tokens, context).sum(axis=1).max()
     busy_s = result.series["all/busy_s"].sum()
     assert 0 < charged / 1e12 <= busy_s
@@ -277,6 +274,10 @@ def test_what_is_not_covered_is_refused():
         clairvoyant_bound(load_scenario("multi-model-queue"))
     with pytest.raises(NotSupported, match="flow"):
         clairvoyant_bound(load_scenario("blitzscale-azure-code-7b"))
+    of_today = {"v1": {}, "chunk_tokens": 4096, "preemption": "recompute"}
+    changes = {f"fleet.pools.all.{field}": value for field, value in of_today.items()}
+    with pytest.raises(NotSupported, match="prefix_cache"):
+        clairvoyant_bound(with_overrides(cases.case(0)[0], changes))
     with pytest.raises(ValueError, match="attainment"):
         clairvoyant_bound(load_scenario("mixed-slo-v0"), attainment=0.0)
     with pytest.raises(ValueError, match="slot_s"):

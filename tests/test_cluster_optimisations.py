@@ -393,7 +393,13 @@ def test_scenario_errors_name_the_field(field, value, message):
 
 
 def test_a_draft_that_leaves_no_memory_is_refused():
-    pool = {"llm": "llama-3.1-8b", "gpu": "a10-24gb", "name": "small", "max_instances": 1}
+    pool = {
+        "llm": "llama-3.1-8b",
+        "gpu": "a10-24gb",
+        "name": "small",
+        "v1": None,
+        "max_instances": 1,
+    }
     changes = {"fleet.pools.0": pool, f"{POOL}.speculative": {"draft_llm": "llama-3.2-3b"}}
     routes = [{"pools": ["small"], "queue": "batch"}]
     with pytest.raises(ScenarioError, match=r"with draft llama-3.2-3b does not fit on a10-24gb"):

@@ -56,7 +56,7 @@ def guide_command(module: str) -> list[str]:
 
 def test_the_searches_find_something():
     assert len(blocks(README, "python")) == 1
-    assert len(blocks(GUIDE, "python")) == 5
+    assert len(blocks(GUIDE, "python")) == 6
     assert ["experiments.bench"] in list(module_commands(README))
     assert "make test" in "".join(blocks(README, ""))
     assert guide_command("llmscale_env.calibrate")[0].startswith("csv=")

@@ -22,6 +22,7 @@ LLM = "llama-3.1-8b"
 PREFILL = {
     "name": "prefill",
     "llm": LLM,
+    "v1": None,
     "max_instances": 2,
     "initial_instances": 1,
     "phase": "prefill",

@@ -40,6 +40,7 @@ def scenario(**changes):
         "name": "a100",
         "llm": LLMS[0],
         "swaps_to": [LLMS[1]],
+        "v1": None,
         "max_instances": 3,
         "initial_instances": 3,
         "batch_limit": 64,

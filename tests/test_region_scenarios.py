@@ -34,8 +34,8 @@ fleet:
   queue_manager: {}
   queues: [{name: later, llm: llama-3.1-8b}]
   pools:
-    - {name: chat, region: "*", llm: llama-3.1-8b, max_instances: 4, initial_instances: 1, spot: {initial: 3},
-       scaling: {least: 1}}
+    - {name: chat, region: "*", v1: null, llm: llama-3.1-8b, max_instances: 4, initial_instances: 1,
+       spot: {initial: 3}, scaling: {least: 1}}
   routes:
     - {slo_class: interactive, kind: regional, pools: [chat]}
     - {slo_class: background, kind: shared-queue, queue: later, pools: [chat]}

@@ -39,8 +39,21 @@ def scenario(**changes):
             "max_gpus": 8,
             "queues": [{"name": "later", "llm": LLM}],
             "pools": [
-                {"name": "front", "llm": LLM, "max_instances": 4, "initial_instances": 1},
-                {"name": "wide", "llm": LLM, "tp": 2, "max_instances": 2, "initial_instances": 0},
+                {
+                    "name": "front",
+                    "llm": LLM,
+                    "v1": None,
+                    "max_instances": 4,
+                    "initial_instances": 1,
+                },
+                {
+                    "name": "wide",
+                    "llm": LLM,
+                    "tp": 2,
+                    "v1": None,
+                    "max_instances": 2,
+                    "initial_instances": 0,
+                },
             ],
             "routes": [{"pools": ["front", "wide"], "queue": "later"}],
         },

@@ -41,6 +41,7 @@ def plain(**changes):
                 {
                     "name": "all",
                     "llm": LLM,
+                    "v1": None,
                     "max_instances": 4,
                     "initial_instances": 2,
                     "mtbf_s": 400,

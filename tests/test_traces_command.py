@@ -338,3 +338,18 @@ def test_sources_are_complete():
         assert source.licence
         assert (source.sha256 is None) == (source.size_bytes is None)
         assert source.sha256 is None or len(source.sha256) == 64
+
+
+def test_stats_say_what_prompts_share(tmp_path, capsys):
+    path = tmp_path / "d.jsonl"
+    path.write_text(
+        '{"timestamp": 0, "input_length": 60, "output_length": 1, "hash_ids": [1, 2, 3, 4]}\n'
+        '{"timestamp": 9, "input_length": 40, "output_length": 1, "hash_ids": [1, 2, 5]}\n'
+    )
+    assert traces.main(["stats", str(path), "hash_block_tokens=16"]) == 0
+    printed = capsys.readouterr().out
+    assert "(mooncake); 32.0% of the prompt tokens are those of an earlier request\n" in printed
+    assert traces.main(["stats", str(path)]) == 2
+    assert "d.jsonl:1: hash_ids = [1, 2, 3, 4], 4 of them" in capsys.readouterr().err
+    assert traces.main(["stats", "sharegpt", "hash_block_tokens=16"]) == 2
+    assert "hash_block_tokens = '16': is for a trace's file" in capsys.readouterr().err

@@ -36,10 +36,10 @@ BURSTGPT_3 = """Timestamp,Session ID,Elapsed time,Model,Request tokens,Response 
 5,a-1,1.5,ChatGPT,472,18,490,Conversation log
 45,,2.5,GPT-4,1087,230,1317,Conversation log
 """
-MOONCAKE = """{"timestamp": 0, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1, 2]}
-{"timestamp": 3000, "input_length": 13544, "output_length": 71, "hash_ids": [0, 219]}
+MOONCAKE = f"""{{"timestamp": 0, "input_length": 6758, "output_length": 500, "hash_ids": {[*range(14)]}}}
+{{"timestamp": 3000, "input_length": 13544, "output_length": 71, "hash_ids": {[0, *range(219, 245)]}}}
 
-{"timestamp": 3000, "input_length": 915, "output_length": 0, "hash_ids": []}
+{{"timestamp": 3000, "input_length": 915, "output_length": 0, "hash_ids": []}}
 """
 PLAIN = """arrival_time_s,input_tokens,output_tokens
 100.5,10,5

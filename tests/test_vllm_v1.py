@@ -14,6 +14,7 @@ import pytest
 
 from baselines import make_policy
 from llmscale_env import load_scenario, run_episode
+from llmscale_env.scenarios.pools import PoolConfig, V1Config
 from llmscale_env.sim.fast import FastEngine
 from llmscale_env.sim.spec import (
     ClusterSpec,
@@ -381,3 +382,16 @@ def test_what_cannot_be_ordered(engine_class: Engine) -> None:
     placed = RouteSpec(RouterKind.BEST_FIT, (0,), placement=PlacementSpec(1, 1, 1, 1, 1, 9, 9))
     with pytest.raises(ValueError, match="placement: not with pools of v1"):
         ClusterSpec(profiles=cluster().profiles, pools=cluster().pools, routes=((placed,),))
+
+
+def test_new_pools_schedule_as_v1_does() -> None:
+    """Nothing said: vLLM's own budget; `v1: null` is what the papers' systems run on."""
+    pool = {"name": "mine", "llm": "llama-3.1-8b", "max_instances": 2}
+    today = PoolConfig.model_validate(pool)
+    assert today.v1 == V1Config()
+    assert (today.chunk_tokens, today.watermark) == (8192, 0.0)
+    assert PoolConfig.model_validate(today.model_dump()) == today
+    before = PoolConfig.model_validate({**pool, "v1": None, "evicts": True})
+    assert (before.chunk_tokens, before.watermark) == (0, 0.01)
+    with pytest.raises(ValueError, match="evicts: not together with v1; `v1: null`"):
+        PoolConfig.model_validate({**pool, "evicts": True})

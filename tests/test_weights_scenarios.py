@@ -19,6 +19,7 @@ LLM = "llama-2-7b"
 PREFILL = {
     "name": "prefill",
     "llm": LLM,
+    "v1": None,
     "max_instances": 16,
     "initial_instances": 1,
     "phase": "prefill",

@@ -53,6 +53,24 @@ def draws(name: str, n: int = N, seed: int = 1, **keys):
     return draw_lengths(config, arrivals, np.random.default_rng(seed))
 
 
+@pytest.mark.skipif(not SHARED.is_dir(), reason="no raw traces here")
+def test_turns_of_sharegpt_are_geometric():
+    """The figures of docs/workloads.md on conversations, from the file whose rows are turns in order."""
+    columns = {"delimiter": ",", "skip_header": 1, "usecols": (1, 2), "dtype": np.int64}
+    given, made = np.genfromtxt(SHARED / "sharegpt_lengths.csv.gz", unpack=True, **columns)
+    history = np.append(2**31, (given + made)[:-1])
+    opens = given <= history
+    turns = np.diff(np.append(np.flatnonzero(opens), len(given)))
+    assert turns.mean() == pytest.approx(5.4, abs=0.05)
+    shares = np.bincount(turns, minlength=30)[1:30] / len(turns)
+    assert np.round(100 * shares[:5]).tolist() == [20, 16, 11, 9, 7]
+    geometric = (1 - 1 / 5.4) ** np.arange(29) / 5.4
+    assert np.abs(np.cumsum(shares) - np.cumsum(geometric)).max() < 0.03
+    messages = (given - history)[~opens]
+    assert round(messages.mean()) == 134
+    assert np.median(messages) == 26
+
+
 def test_every_shipped_table_has_a_published_row_or_is_derived():
     assert set(names("lengths")) == {*PUBLISHED, "sharegpt-single-turn"}
 

@@ -36,7 +36,7 @@ from llmscale_env.workload.week import (
 from tests.refusals import refuses
 
 DAY_S = 86_400.0
-NO_COLUMNS = ("salt", "history", "past", "clock_s")
+NO_COLUMNS = ("salt", "history", "past", "clock_s", "prefixes")
 COLUMNS = [
     f.name
     for f in fields(RequestTable)

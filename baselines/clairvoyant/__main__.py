@@ -36,6 +36,7 @@ from llmscale_env.control.policy import Policy
 from llmscale_env.control.results.result import on_time_share
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios import Scenario, load_scenario, scenario_names
+from llmscale_env.scenarios.basis import times_told
 
 _WORDS = ("env", "seeds", "seed", "attainment", "slot_s", "policies")
 
@@ -61,7 +62,7 @@ def _show(words: Sequence[str]) -> int:
     for seed in range(first, first + episodes):
         bound = clairvoyant_bound(scenario, seed, attainment, slot_s)
         if seed == first:  # whatever is refused is refused before the first word
-            print(title, "  ".join(heads), sep="\n")
+            print(*times_told(scenario), title, "  ".join(heads), sep="\n")
         sizes = (bound.requests, bound.possible)
         parts = (bound.prefill_gpu_s, bound.decode_gpu_s, bound.loading_gpu_s, bound.gpu_s)
         cells = [f"{seed:4d}", *map(str, sizes), *(f"{part:.1f}" for part in parts)]

@@ -143,7 +143,6 @@ def clairvoyant_bound(
         return answer("optimal", 0.0, np.zeros(slots), 0.0, (0, 0))
     prices = find_prices(
         kinds,
-        cluster.half_block_tokens,
         needs.tokens,
         needs.context,
         needs.prompt,
@@ -178,6 +177,11 @@ def check_supported(scenario: Scenario) -> None:
             f"fleet.pools serve {list(fleet.llms)}: the clairvoyant bound is for one LLM"
         )
     for pool in fleet.pools:
+        if pool.v1 is not None and pool.v1.prefix_cache:
+            raise NotSupported(
+                f"fleet.pools.{pool.name}: v1.prefix_cache: the clairvoyant bound is for prompts that are "
+                "computed whole"
+            )
         for name, used in (
             ("weights = 'flow'", pool.flows),
             ("spot", pool.spot is not None),

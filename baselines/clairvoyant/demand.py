@@ -96,7 +96,8 @@ def find_needs(
     ready = arrival + prefill
     capacity = min(kind.profile.kv_capacity_tokens for kind in kinds)
     possible = (ready <= due_first) & (ready + decode <= due_last) & (decode <= longest)
-    possible &= prompt + output + cluster.half_block_tokens <= capacity
+    # A request's last token has no KV.
+    possible &= prompt + output - 1 + min(kind.spare_tokens for kind in kinds) <= capacity
     arrivals = np.bincount(slo_class, minlength=len(cluster.classes))
     return Needs(
         slo_class[possible],

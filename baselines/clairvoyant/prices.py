@@ -7,11 +7,11 @@ served them, in any stretch of time: an iteration's time is split in proportion 
 left over belongs to nobody, and nobody's part is negative.
 
 **Decode iterations.** `n` requests with `c` tokens of context in all take `base[n] + per_token[n] * c`. At
-most `max_batch` run; they are launched only if `c + n * (half + 1) <= capacity` (docs/engine.md, section
-4), and every request has at least `least` tokens of context. For a given `n`, time minus charge is linear
-in `c`, so a price is valid if it is at the least and at the largest `c` of each `n`: a polygon, whose
-corners are the prices that no valid one beats. Several corners hold at once; each is a row of the
-programme in every slot.
+most `max_batch` run; they are launched only if `c + n * spare <= capacity` (docs/engine.md, section
+4: half a block and the new token; with V1 nothing, as its blocks hold the new token), and every request
+has at least `least` tokens of context. For a given `n`, time minus charge is linear in `c`, so a price is
+valid if it is at the least and at the largest `c` of each `n`: a polygon, whose corners are the prices
+that no valid one beats. Several corners hold at once; each is a row of the programme in every slot.
 
 **Prefill iterations (prefill first).** `T` tokens take `line(T)` plus a term that is additive over prompts.
 A prompt of `p` tokens is in an iteration of `p <= T <= max(p, budget)`: all prompts together keep to the
@@ -115,12 +115,14 @@ class Machine:
         profile: iteration times.
         gpus: GPUs of an instance; charges are GPU time, so iterations count as often.
         chunk_tokens, prefill_tokens: budgets as in `PoolSpec`.
+        spare_tokens: KV that an iteration needs for each request that decodes, beside the context.
     """
 
     profile: ProfileSpec
     gpus: int
     chunk_tokens: int
     prefill_tokens: int
+    spare_tokens: int
 
 
 def machines(cluster: ClusterSpec) -> list[Machine]:
@@ -128,20 +130,26 @@ def machines(cluster: ClusterSpec) -> list[Machine]:
     found = []
     for pool in cluster.pools:
         budget = 0 if pool.chunk_tokens else pool.prefill_tokens
+        # V1 counts whole blocks, which hold the new token as well.
+        spare = 0 if pool.v1 is not None else cluster.half_block_tokens + 1
         for number in (pool.profile, *pool.drifts):
-            found.append(Machine(cluster.profiles[number], pool.gpus, pool.chunk_tokens, budget))
+            profile = cluster.profiles[number]
+            found.append(Machine(profile, pool.gpus, pool.chunk_tokens, budget, spare))
     # Machines that are the same but for their batch limit: the profile is compared by identity.
     return list(
-        {(id(m.profile), m.gpus, m.chunk_tokens, m.prefill_tokens): m for m in found}.values()
+        {
+            (id(m.profile), m.gpus, m.chunk_tokens, m.prefill_tokens, m.spare_tokens): m
+            for m in found
+        }.values()
     )
 
 
-def decode_corners(machine: Machine, half_block_tokens: int, least: int) -> tuple[Floats, ...]:
+def decode_corners(machine: Machine, least: int) -> tuple[Floats, ...]:
     """(requests, context, GPU time), (m,) each, of decode iterations: valid for these, valid for all."""
     profile = machine.profile
     n = np.arange(1, profile.max_batch + 1)
     low = n * least
-    high = profile.kv_capacity_tokens - n * (half_block_tokens + 1)
+    high = profile.kv_capacity_tokens - n * machine.spare_tokens
     n, low, high = n[high >= low], low[high >= low], high[high >= low]
     base, per_token = profile.decode_base_ps[n], profile.decode_per_token_ps[n]
     time = np.concatenate([base + per_token * low, base + per_token * high]) * machine.gpus
@@ -183,7 +191,6 @@ def corner_prices(requests: Floats, context: Floats, time: Floats) -> tuple[Floa
 
 def find_prices(
     kinds: Sequence[Machine],
-    half_block_tokens: int,
     tokens: Ints,
     context: Ints,
     prompts: Ints,
@@ -193,13 +200,12 @@ def find_prices(
 
     Args:
         kinds: machines that serve it.
-        half_block_tokens: of the cluster.
         tokens, context, prompts: (n,) decoded tokens, their context in all, prompt of each request that is
             to be charged, n > 0. They say how far tables reach, and which prices serve best.
         least: tokens of context of any request that decodes, also of one that nobody charges.
     """
     longest = int((prompts + tokens).max()) + 1
-    corners = [decode_corners(kind, half_block_tokens, least) for kind in kinds]
+    corners = [decode_corners(kind, least) for kind in kinds]
     a, b = corner_prices(*(np.concatenate(parts) for parts in zip(*corners, strict=True)))
     first = [_prefill_first(kind, longest) for kind in kinds if kind.chunk_tokens == 0]
     chunked = [kind for kind in kinds if kind.chunk_tokens > 0]
@@ -209,7 +215,7 @@ def find_prices(
     best, most = None, -1.0
     for share in (1.0, 0.8, 0.6, 0.4, 0.2, 0.1, 0.0):
         for pair in zip(share * a, share * b, strict=True):
-            mixed = [_mixed(kind, half_block_tokens, least, pair) for kind in chunked]
+            mixed = [_mixed(kind, least, pair) for kind in chunked]
             if any(mode.per_token_ps[0] < 0 for mode in mixed):
                 continue
             found = Prices(np.array([pair[0]]), np.array([pair[1]]), (*first, *mixed))
@@ -233,13 +239,13 @@ def _prefill_first(kind: Machine, longest: int) -> Mode:
     return Mode(0, rate * _SHRINK * kind.gpus, float(profile.prefill_pair_ps * kind.gpus), 0.0)
 
 
-def _mixed(kind: Machine, half_block_tokens: int, least: int, pair: tuple[float, float]) -> Mode:
+def _mixed(kind: Machine, least: int, pair: tuple[float, float]) -> Mode:
     """`per_token_ps`: one, what a prompt's token may be charged in mixed iterations, negative if nothing."""
     profile, chunk = kind.profile, kind.chunk_tokens
     size = np.arange(1, chunk + 1)
     line = line_ps(size, profile.mixed_knot_tokens, profile.mixed_knot_ps, profile.mixed_slope_ps)
     n = np.arange(0, min(profile.max_batch, chunk - 1) + 1)
-    low, high = n * least, profile.kv_capacity_tokens - n * (half_block_tokens + 1)
+    low, high = n * least, profile.kv_capacity_tokens - n * kind.spare_tokens
     n, low, high = n[high >= low], low[high >= low], high[high >= low]
     high = np.where(n == 0, 0, high)
     rate = np.inf

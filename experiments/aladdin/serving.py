@@ -117,7 +117,8 @@ def decode_only(llm: str, gpu: str, rate_per_s: float, max_gpus: int) -> Scenari
 
 def _pool(llm: str, gpu: str) -> dict[str, Any]:
     return {
-        "llm": llm, "gpu": CARDS[gpu], "batch_limit": 256, "max_batch": 256, "load_s": {"ssd": 0.0},
+        "v1": None, "llm": llm, "gpu": CARDS[gpu], "batch_limit": 256, "max_batch": 256,
+        "load_s": {"ssd": 0.0},
     }  # fmt: skip
 
 

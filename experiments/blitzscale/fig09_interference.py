@@ -80,7 +80,13 @@ cases = Grid(
 def scenario_of(case: Mapping[str, Any]) -> Scenario:
     """Three machines, and Poisson arrivals at a share of the prefill instance's speed."""
     base = load_scenario("blitzscale-azure-code-7b")
-    common = {"llm": "llama-2-7b", "weights": "flow", "batch_limit": 256, "max_batch": 256}
+    common = {
+        "v1": None,
+        "llm": "llama-2-7b",
+        "weights": "flow",
+        "batch_limit": 256,
+        "max_batch": 256,
+    }
     pools = [
         {**common, "name": "prefill", "phase": "prefill", "max_instances": 2},
         {**common, "name": "decode", "phase": "decode", "max_instances": 1},

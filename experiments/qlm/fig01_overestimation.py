@@ -192,6 +192,7 @@ def scenario_of(case: Mapping[str, Any]) -> Scenario:
         "llm": main,
         "swaps_to": others,
         "tp": tp,
+        "v1": None,
         "max_instances": instances,
         "initial_instances": instances,
         "batch_limit": case["batch_limit"],

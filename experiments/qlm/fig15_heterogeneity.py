@@ -103,6 +103,7 @@ def mixed(case: Mapping[str, Any]) -> Scenario:
             "llm": case["llm"],
             "gpu": CARDS[name],
             "tp": gpus_per_instance(case["llm"], CARDS[name]),
+            "v1": None,
             "max_instances": n,
             "initial_instances": n,
             "batch_limit": 256,

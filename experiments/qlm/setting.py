@@ -94,6 +94,7 @@ def cluster(
                         "swaps_to": list(llms[1:]),
                         "gpu": gpu,
                         "tp": gpus_per_instance(llms[0], gpu) if tp is None else tp,
+                        "v1": None,
                         "max_instances": instances,
                         "initial_instances": instances,
                         "batch_limit": batch_limit,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -11,6 +12,9 @@ from llmscale_env.cluster.kv import kv_capacity_tokens
 from llmscale_env.cluster.optimisations import PrefixCacheConfig, SpeculativeConfig, check_draft
 from llmscale_env.scenarios.fields import Frozen, Name, NonNegative, Positive
 from llmscale_env.scenarios.regions import ScalingConfig, SpotConfig
+
+V1_BUDGET_TOKENS = 8192
+"""vLLM's `max_num_batched_tokens` for a server on GPUs of 70 GiB and more, but for the A100."""
 
 
 class V1Config(Frozen):
@@ -51,9 +55,11 @@ class PoolConfig(Frozen):
         controller_settles: the window after a move begins once the batch has the new size. Ours.
         controller_reverts: a raise that brings no throughput is taken back, in place of a halving. Ours.
         pull: shared queues that the instances pull from, in order.
-        chunk_tokens: token budget of a chunked-prefill iteration; 0: prefill first.
+        chunk_tokens: token budget of a step or chunked-prefill iteration; 0: prefill first (not with `v1`).
+            Not given: 8192 with `v1`, as vLLM has it on H100 and later GPUs, else 0.
         prefill_tokens: token budget of a prefill-first iteration.
-        v1: schedule as vLLM's V1 engine does, with `chunk_tokens` as the budget of a step; None: they do not.
+        v1: schedule as vLLM's V1 engine does, with `chunk_tokens` as the budget of a step; None: as vLLM did
+            before (docs/engine.md, section 4), which evictions, swaps and split phases need.
         preemption: what becomes of the KV cache of a preempted request.
         evicts: priority-0 requests evict running priority-1 requests.
         acquire_s: from the order to the start of loading.
@@ -117,7 +123,7 @@ class PoolConfig(Frozen):
     pull: tuple[Name, ...] = ()
     chunk_tokens: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     prefill_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
-    v1: V1Config | None = None
+    v1: V1Config | None = V1Config()
     preemption: Literal["recompute", "swap"] = "recompute"
     evicts: bool = False
     acquire_s: NonNegative = 0.0
@@ -164,6 +170,14 @@ class PoolConfig(Frozen):
     def llms(self) -> tuple[str, ...]:
         """Every LLM that an instance can serve, the first one first."""
         return (self.llm, *self.swaps_to)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _budget(cls, value: Any) -> Any:
+        """The step's budget that vLLM has unless it is told."""
+        if isinstance(value, Mapping) and value.get("v1", {}) is not None:
+            return {"chunk_tokens": V1_BUDGET_TOKENS, **value}
+        return value
 
     @field_validator("llm")
     @classmethod
@@ -251,13 +265,15 @@ class PoolConfig(Frozen):
             "speculative",
         ):
             if getattr(self, name):
-                raise ValueError(f"{name}: not together with v1")
+                raise ValueError(f"{name}: not together with v1; `v1: null` goes without")
         for name, must in (("phase", "both"), ("preemption", "recompute")):
             if getattr(self, name) != must:
-                raise ValueError(f"{name} = {getattr(self, name)!r}: must be {must!r} with v1")
+                raise ValueError(
+                    f"{name} = {getattr(self, name)!r}: must be {must!r} with v1; `v1: null` goes without"
+                )
         if self.v1.prefix_cache and self.prefix_cache is not None:
             raise ValueError("prefix_cache: not together with v1.prefix_cache, which simulates it")
-        if "kv_watermark" in self.model_fields_set:
+        if self.kv_watermark != 0.01:
             raise ValueError("kv_watermark: with v1, give v1.watermark in its place")
         if self.chunk_tokens < self.max_batch:
             raise ValueError(

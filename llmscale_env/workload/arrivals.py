@@ -50,11 +50,14 @@ class Arrivals:
         arrival_ps: (n,) int64, sorted, in [0, horizon).
         trace: the trace that is replayed, or None.
         rows: (n,) row of each request in the trace (only with one).
+        copy: (n,) which copy of its row each request is, no two alike (only with a trace): rows come again
+            in another round of the trace, and where a higher rate repeats them.
     """
 
     arrival_ps: NDArray[np.int64]
     trace: Trace | None = None
     rows: NDArray[np.int64] | None = None
+    copy: NDArray[np.int64] | None = None
 
 
 def to_ps(seconds: float) -> int:
@@ -163,7 +166,7 @@ def _levels(
     own = level_rate(config)
     scale = (1.0 if rate_per_s is None else rate_per_s / own) * rate_scale
     if scale != 1.0:
-        ps, _ = _repeated(ps, scale, config.jitter_s, rng)
+        ps, _, _ = _repeated(ps, scale, config.jitter_s, rng)
     return ps[: np.searchsorted(ps, horizon_ps)]
 
 
@@ -295,26 +298,28 @@ def _replay(
     since = trace.arrival_ps[rows] - from_ps - start_ps
     turned = np.argsort(since < 0, kind="stable")
     rows, since = rows[turned], since[turned]
+    around = (since < 0).astype(np.int64)
     since = np.where(since < 0, since + period_ps, since)
     needed_ps = int(horizon_ps / time_factor) + 1
     tiles = -(-needed_ps // period_ps)
     ps = (since + np.arange(tiles, dtype=np.int64)[:, None] * period_ps).ravel()
     rows = np.tile(rows, tiles)
+    copy = (around + np.arange(tiles)[:, None]).ravel()
     keep = np.searchsorted(ps, needed_ps)
-    ps, rows = ps[:keep], rows[:keep]
+    ps, rows, copy = ps[:keep], rows[:keep], copy[:keep]
     if time_factor != 1.0:
         ps = (ps * time_factor).astype(np.int64)
     if copies != 1.0:
-        ps, source = _repeated(ps, copies, jitter_s, rng)
-        rows = rows[source]
+        ps, source, nth = _repeated(ps, copies, jitter_s, rng)
+        rows, copy = rows[source], copy[source] * (int(copies) + 1) + nth
     keep = np.searchsorted(ps, horizon_ps)
-    return Arrivals(ps[:keep], trace, rows[:keep])
+    return Arrivals(ps[:keep], trace, rows[:keep], copy[:keep])
 
 
 def _repeated(
     ps: NDArray[np.int64], copies: float, jitter_s: float, rng: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Every arrival `copies` times on average, sorted, and which one each is a copy of."""
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Every arrival `copies` times on average, sorted; which one each is a copy of, and which copy."""
     whole = int(copies)
     times = whole + (rng.random(len(ps)) < copies - whole)
     source = np.repeat(np.arange(len(ps)), times)
@@ -322,8 +327,9 @@ def _repeated(
     further[1:] = source[1:] == source[:-1]
     moved = (rng.random(len(source)) * to_ps(jitter_s)).astype(np.int64)
     ps = ps[source] + np.where(further, moved, 0)
+    nth = np.arange(len(source)) - np.repeat(np.cumsum(times) - times, times)
     order = np.argsort(ps, kind="stable")
-    return ps[order], source[order]
+    return ps[order], source[order], nth[order]
 
 
 def _trace(
@@ -333,7 +339,9 @@ def _trace(
     horizon_ps: int,
     rng: np.random.Generator,
 ) -> Arrivals:
-    trace = load_trace(config.path, config.format, config.sort, config.only_llm)
+    trace = load_trace(
+        config.path, config.format, config.sort, config.only_llm, config.hash_block_tokens
+    )
     from_ps = to_ps(config.from_s)
     to_end_ps = trace.period_ps if config.to_s is None else to_ps(config.to_s)
     to_end_ps = min(to_end_ps, trace.period_ps)

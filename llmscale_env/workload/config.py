@@ -321,12 +321,14 @@ class TraceArrivals(_Frozen):
             the trace is replayed as it is.
         jitter_s: with "sample", the second and further copies of a request are moved by up to
             this much.
+        hash_block_tokens: tokens that an id of Mooncake's `hash_ids` stands for.
     """
 
     kind: Literal["trace"] = "trace"
     path: str
     format: str = "auto"
     sort: bool = False
+    hash_block_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 512
     only_llm: str | None = None
     from_s: NonNegative = 0.0
     to_s: Positive | None = None
@@ -424,6 +426,41 @@ class PredictorConfig(_Frozen):
     sigma: Annotated[float, Field(ge=0, le=3)] = 0.5
 
 
+class SystemPromptsConfig(_Frozen):
+    """Prompts that begin with one of a few texts, which instances with a prefix cache keep.
+
+    Attributes:
+        n: number of different system prompts.
+        tokens: length of each; it comes on top of the stream's `lengths`.
+        zipf: the k-th most popular has a weight of `k ** -zipf`; 0: all alike.
+    """
+
+    n: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 1000
+    zipf: Annotated[float, Field(ge=0, le=10)] = 1.0
+
+
+class TurnsConfig(_Frozen):
+    """Conversations: the prompt of a turn is the conversation so far and a new message.
+
+    A stream's `lengths` are those of messages and answers then, and its arrivals the beginnings of
+    conversations; its rate is that of requests all the same, so conversations begin `mean` times as rarely.
+    Arrivals of turns are drawn beforehand and do not wait for answers.
+
+    Attributes:
+        mean: mean number of turns (geometric). The default is ServeGen's mean of conversations with more than
+            one (arXiv 2505.09999, section 5); the ShareGPT file behind the table `sharegpt` has 5.4.
+        gap_mean_s, gap_sigma: mean time from a turn's arrival to the next one's (ServeGen: about 100 s), and
+            the standard deviation of its log (log-normal; ours).
+        max_context_tokens: longest prompt with its answer; older turns are left out beyond it.
+    """
+
+    mean: Annotated[float, Field(ge=1, le=1000)] = 3.5
+    gap_mean_s: Annotated[float, Field(ge=0.001, le=86_400)] = 100.0
+    gap_sigma: Annotated[float, Field(ge=0, le=4)] = 1.0
+    max_context_tokens: Annotated[int, Field(ge=2, le=MAX_TOKENS)] = 32_768
+
+
 Regions = Name | Annotated[dict[Name, Positive], Field(min_length=1)]
 """A region, or several with the share of requests that comes from each (of any sum)."""
 
@@ -436,8 +473,10 @@ class StreamConfig(_Frozen):
         llm, slo_class: names; None takes them from the trace's own columns.
         rate_per_s: mean rate (for spikes: the rate outside them); None, for `trace`, `counts`,
             `levels` and `hourly` only, is their own rate.
-        region: region of the clients, or shares by region: each request then draws its own. None: the
-            first of the episode's regions.
+        region: region of the clients, or shares by region: each request (with `turns`, each conversation)
+            then draws its own. None: the first of the episode's regions.
+        turns: requests are turns of conversations; None: each is by itself.
+        system_prompts: what prompts begin with; None: nothing in common.
     """
 
     name: Name
@@ -447,6 +486,8 @@ class StreamConfig(_Frozen):
     lengths: LengthConfig = TableLengths()
     rate_per_s: Positive | None = None
     region: Regions | None = None
+    turns: TurnsConfig | None = None
+    system_prompts: SystemPromptsConfig | None = None
 
     @field_validator("arrivals", mode="before")
     @classmethod
@@ -473,6 +514,19 @@ class StreamConfig(_Frozen):
         for field in ("llm", "slo_class"):
             if getattr(self, field) is None and not replays:
                 raise ValueError(f"{field} is missing: only a replayed trace has its own")
+        for field in ("turns", "system_prompts"):
+            if replays and getattr(self, field) is not None:
+                raise ValueError(
+                    f"{field}: not with arrivals that replay a trace file, whose own hash_ids or column "
+                    "conversation say what its prompts have in common"
+                )
+        if self.turns is not None and self.system_prompts is not None:
+            most = self.turns.max_context_tokens - 2
+            if self.system_prompts.tokens > most:
+                raise ValueError(
+                    f"system_prompts.tokens = {self.system_prompts.tokens}: must be at most {most}, as "
+                    f"turns.max_context_tokens is {self.turns.max_context_tokens}"
+                )
         return self
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -25,9 +25,18 @@ from llmscale_env.workload.config import (
     Regions,
     SLOClass,
     StreamConfig,
+    SystemPromptsConfig,
     TableLengths,
     TraceLengths,
+    TurnsConfig,
     WorkloadConfig,
+)
+from llmscale_env.workload.conversations import (
+    Prompts,
+    Turns,
+    draw_prompts,
+    draw_turns,
+    single_turns,
 )
 from llmscale_env.workload.days import (
     DAY_S,
@@ -44,6 +53,7 @@ from llmscale_env.workload.days import (
     window_arrivals,
 )
 from llmscale_env.workload.hourly import HOUR_PS, days_of, hour_arrivals, on_day
+from llmscale_env.workload.prefixes import NamesOfAll, Prefixes, replayed
 from llmscale_env.workload.readers import Labels
 from llmscale_env.workload.requests import PS_PER_S, WEEK_S, RequestTable
 from llmscale_env.workload.tables import load_clipped, load_lengths, round_tokens
@@ -52,7 +62,8 @@ AnyLengths = TableLengths | FixedLengths | LognormalLengths | TraceLengths
 
 
 class Rngs:
-    """Independent generators of one part, by purpose: 0 arrivals, 1 lengths, 2 predictions, 3 regions.
+    """Independent generators of one part, by purpose: 0 arrivals, 1 lengths, 2 predictions, 3 regions,
+    5 turns of conversations, 6 system prompts.
 
     Each is made when it is first asked for: to make one takes longer than many a draw, and most blocks need
     one or two of them.
@@ -86,11 +97,19 @@ class _Part:
     input_tokens: NDArray[np.int32]
     output_tokens: NDArray[np.int32]
     predicted_output_tokens: NDArray[np.int32]
+    prefixes: Prefixes | None = None
 
     def between(self, from_ps: int, to_ps: int) -> _Part:
         """The rows that arrive in [from, to)."""
         first, last = np.searchsorted(self.arrival_ps, [from_ps, to_ps])
-        return _Part(*(getattr(self, f.name)[first:last] for f in fields(self)))
+        prefixes = self.prefixes
+        if prefixes is not None:
+            prefixes = prefixes.take(np.arange(first, last))
+        columns = {name: getattr(self, name)[first:last] for name in _COLUMNS}
+        return _Part(**columns, prefixes=prefixes)
+
+
+_COLUMNS = tuple(f.name for f in fields(_Part) if f.name != "prefixes")
 
 
 def _lognormal_parameters(config: LognormalLengths) -> tuple[float, float]:
@@ -237,8 +256,9 @@ def _rows(
     names: Names,
     arrivals: Arrivals,
     rngs: Rngs,
+    turns: Turns | None = None,
 ) -> _Part:
-    """What belongs to the arrivals of a stream."""
+    """What belongs to the arrivals of a stream; with `turns` they are these, a conversation after another."""
 
     def column(field: str, own: tuple[str, ...]) -> int | NDArray[np.int16]:
         value = getattr(stream, field)
@@ -249,7 +269,44 @@ def _rows(
         return _trace_column(f"{where}.{field}", getattr(arrivals.trace, field), arrivals.rows, own)
 
     llm, slo_class = column("llm", names[0]), column("slo_class", names[1])
-    return _drawn(where, stream, workload, names, arrivals, llm, slo_class, rngs)
+    part = _drawn(where, stream, workload, names, arrivals, llm, slo_class, rngs)
+    if turns is not None or stream.system_prompts is not None:
+        return _with_prompts(part, stream, turns or single_turns(arrivals.arrival_ps), rngs)
+    if arrivals.trace is not None and arrivals.trace.prefixes is not None:
+        assert arrivals.rows is not None
+        assert arrivals.copy is not None
+        mine = arrivals.trace.prefixes, arrivals.rows, arrivals.copy
+        return replace(part, prefixes=replayed(*mine, part.input_tokens))
+    return part
+
+
+def _prompts(
+    config: TurnsConfig | None,
+    system: SystemPromptsConfig | None,
+    turns: Turns,
+    message_tokens: NDArray[np.int32],
+    output_tokens: NDArray[np.int32],
+    rng: np.random.Generator,
+) -> Prompts:
+    """Prompts of a stream with turns or system prompts, whose lengths are those of messages."""
+    begin = 0 if system is None else system.tokens
+    most = begin + 2 * MAX_TOKENS if config is None else config.max_context_tokens
+    return draw_prompts(turns, message_tokens, output_tokens, most, system, rng)
+
+
+def _with_prompts(part: _Part, stream: StreamConfig, turns: Turns, rngs: Rngs) -> _Part:
+    """A part whose lengths are those of messages, as one of whole prompts, by arrival."""
+    lengths = part.input_tokens, part.output_tokens
+    prompts = _prompts(stream.turns, stream.system_prompts, turns, *lengths, rngs[6])
+    opens = np.searchsorted(turns.conversation, turns.conversation)
+    whole = replace(
+        part,
+        region=part.region[opens],
+        input_tokens=prompts.input_tokens,
+        output_tokens=prompts.output_tokens,
+    )
+    columns = {name: getattr(whole, name)[prompts.order] for name in _COLUMNS}
+    return _Part(**columns, prefixes=prompts.prefixes)
 
 
 def _drawn(
@@ -326,6 +383,8 @@ class _Whole:
 
     def __init__(self, part: _Part) -> None:
         self._part = part
+        self.shares = part.prefixes is not None
+        self.size = len(part.arrival_ps)
 
     def parts(self, from_ps: int, to_ps: int) -> list[_Part]:
         return [self._part.between(from_ps, to_ps)]
@@ -345,6 +404,8 @@ class _Pieces:
         draw: Callable[[int, np.random.Generator], NDArray[np.int64]],
     ) -> None:
         self._what = (where, stream, workload, names)
+        self.shares = stream.system_prompts is not None
+        self.size = 0  # what its requests begin like belongs to no request
         self._children = children
         self._length_ps = length_ps
         self._draw = draw
@@ -390,7 +451,8 @@ class _Past:
         """(bins,) requests of a part and a class."""
         if part.llm is None:
             raise ValueError(f"{where}.llm is missing: what came before is counted by LLM")
-        inputs, predicted = _mean_tokens(part.lengths, self._workload.predictor)
+        turns, system = getattr(part, "turns", None), getattr(part, "system_prompts", None)
+        inputs, predicted = _mean_tokens(part.lengths, self._workload.predictor, turns, system)
         llm = _index(f"{where}.llm", part.llm, self._names[0])
         c = _index(f"{where}.slo_class", slo_class, self._names[1])
         n = int(counts.sum())
@@ -413,12 +475,23 @@ class _Past:
 
 
 @lru_cache(maxsize=64)
-def _mean_tokens(lengths: AnyLengths, predictor: PredictorConfig) -> tuple[float, float]:
+def _mean_tokens(
+    lengths: AnyLengths,
+    predictor: PredictorConfig,
+    turns: TurnsConfig | None,
+    system: SystemPromptsConfig | None,
+) -> tuple[float, float]:
     """Mean prompt and mean predicted output tokens, of a fixed sample."""
     rng = np.random.default_rng(_SAMPLE_SEED)
     arrivals = Arrivals(np.zeros(_SAMPLE, np.int64))
+    talk = single_turns(arrivals.arrival_ps)
+    if turns is not None:
+        talk = draw_turns(turns, arrivals.arrival_ps, PS_PER_S, rng)
+        arrivals = Arrivals(talk.arrival_ps)
     inputs, outputs = draw_lengths(lengths, arrivals, rng)
     predicted = predict_outputs(predictor, lengths, arrivals, inputs, outputs, rng)
+    if turns is not None or system is not None:
+        inputs = _prompts(turns, system, talk, inputs, outputs, rng).input_tokens
     return float(inputs.mean()), float(predicted.mean())
 
 
@@ -494,6 +567,8 @@ class _Draw:
                     ).astype(np.int64)
                     rng = children.of(f"{job.name}{_BEFORE}", c)[3]
                     past.add(where, job, name, counts, rng)
+        self._shares = any(source.shares for source in self._sources)
+        self._all = NamesOfAll([source.size for source in self._sources])
         self._past = None if past is None else past.result()
         self._clock_s = float(self._start * TEN_MINUTES_S % DAY_S)
         hourly = [on_day(arrivals, day).start_s for arrivals in workload.hourly_arrivals]
@@ -509,24 +584,36 @@ class _Draw:
         horizon_s: float,
         children: _Children,
     ) -> None:
-        arrivals, name = stream.arrivals, stream.name
-        pieces = partial(_Pieces, where, stream, workload, self.names, children)
+        arrivals, horizon_ps = stream.arrivals, to_ps(horizon_s)
+        rngs = children.of(stream.name)
+        # A rate is one of requests; with turns, what arrives here begins a conversation of several.
+        scale = workload.rate_scale / (1.0 if stream.turns is None else stream.turns.mean)
+        what = (where, stream, workload, self.names)
+        pieces: tuple[int, Callable[[int, np.random.Generator], NDArray[np.int64]]] | None = None
         if isinstance(arrivals, HourlyArrivals):
-            scale, rng = workload.rate_scale, children.of(name)[0]
-            rates = hourly_rates(arrivals, stream.rate_per_s, scale, to_ps(horizon_s), rng)
-            draw = partial(hour_arrivals, rates, arrivals.bursts)
-            self._sources.append(pieces(HOUR_PS, draw))
+            rates = hourly_rates(arrivals, stream.rate_per_s, scale, horizon_ps, rngs[0])
+            pieces = HOUR_PS, partial(hour_arrivals, rates, arrivals.bursts)
         elif isinstance(arrivals, DayArrivals):
             assert stream.rate_per_s is not None
-            rate = stream.rate_per_s * workload.rate_scale
-            window = partial(window_arrivals, arrivals, rate, self._start)
-            self._sources.append(pieces(WINDOW_PS, window))
-        else:
-            rngs = children.of(name)
+            rate = stream.rate_per_s * scale
+            pieces = WINDOW_PS, partial(window_arrivals, arrivals, rate, self._start)
+        if pieces is not None and stream.turns is None:
+            self._sources.append(_Pieces(*what, children, *pieces))
+            return
+        if pieces is None:
             found = generate_arrivals(
-                arrivals, stream.rate_per_s, horizon_s, rngs[0], rate_scale=workload.rate_scale
+                arrivals, stream.rate_per_s, horizon_s, rngs[0], rate_scale=scale
             )
-            self._sources.append(_Whole(_rows(where, stream, workload, self.names, found, rngs)))
+        else:  # whole: a turn comes in another piece than the beginning of its conversation
+            length_ps, draw = pieces
+            numbers = range(-(-horizon_ps // length_ps))
+            ps = np.concatenate([draw(k, children.of(stream.name, k)[0]) for k in numbers])
+            found = Arrivals(ps[: np.searchsorted(ps, horizon_ps)])
+        turns = None
+        if stream.turns is not None:
+            turns = draw_turns(stream.turns, found.arrival_ps, horizon_ps, rngs[5])
+            found = Arrivals(turns.arrival_ps)
+        self._sources.append(_Whole(_rows(*what, found, rngs, turns)))
 
     def _past_of(
         self,
@@ -556,16 +643,24 @@ class _Draw:
         return np.bincount(found.arrival_ps // (PAST_BIN_S * PS_PER_S), minlength=n_bins)
 
     def between(self, from_ps: int, to_ps: int) -> RequestTable:
-        """The requests that arrive in [from, to)."""
-        parts = [part for source in self._sources for part in source.parts(from_ps, to_ps)]
+        """The requests that arrive in [from, to), which is where it ended before or 0."""
+        from_sources = [
+            (k, part)
+            for k, source in enumerate(self._sources)
+            for part in source.parts(from_ps, to_ps)
+        ]
+        parts = [part for _, part in from_sources]
         empty = (np.zeros(0, np.int16),)
         arrival_ps = np.concatenate([np.zeros(0, np.int64), *(p.arrival_ps for p in parts)])
         order = np.argsort(arrival_ps, kind="stable")
         columns: dict[str, Any] = {
-            f.name: np.concatenate([*empty, *(getattr(p, f.name) for p in parts)])[order]
-            for f in fields(_Part)
-            if f.name != "arrival_ps"
+            name: np.concatenate([*empty, *(getattr(p, name) for p in parts)])[order]
+            for name in _COLUMNS
+            if name != "arrival_ps"
         }
+        if self._shares:
+            shared = [(k, len(part.arrival_ps), part.prefixes) for k, part in from_sources]
+            columns["prefixes"] = self._all.together(shared, order)
         return RequestTable(
             arrival_ps=arrival_ps[order],
             llm_names=self.names[0],

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import zlib
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -22,6 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.workload.log_means import LogMeans
+from llmscale_env.workload.prefixes import (
+    NO_PREFIX,
+    Prefixes,
+    previous_of,
+    shared_blocks,
+    spans_of,
+)
 from llmscale_env.workload.requests import PS_PER_S
 
 if TYPE_CHECKING:
@@ -51,6 +59,7 @@ class Trace:
         dropped_zero_output, dropped_zero_input: rows left out because nothing was generated
             (failed requests in BurstGPT) or the prompt was empty; one with both counts as the
             first.
+        prefixes: which rows begin with the same tokens (owners are rows); None where the file does not say.
     """
 
     path: str
@@ -62,6 +71,7 @@ class Trace:
     slo_class: Labels | None = None
     dropped_zero_output: int = 0
     dropped_zero_input: int = 0
+    prefixes: Prefixes | None = None
 
     def __len__(self) -> int:
         return len(self.arrival_ps)
@@ -93,6 +103,7 @@ class _Format:
     timestamp: bool
     llm: str | None = None
     slo_class: str | None = None
+    conversation: str | None = None
     example: str = ""
 
 
@@ -104,6 +115,7 @@ _CSV = {
         timestamp=False,
         llm="llm",
         slo_class="slo_class",
+        conversation="conversation",
         example="12.5,374,44",
     ),
     "azure": _Format(
@@ -205,7 +217,7 @@ def _csv_chunks(
     import pandas as pd
 
     wanted = [form.arrival, form.inputs, form.outputs]
-    text = {name for name in (form.llm, form.slo_class) if name in header}
+    text = {name for name in (form.llm, form.slo_class, form.conversation) if name in header}
     types: dict[int, Any] = dict.fromkeys(range(len(header)), str)
     types.update({header.index(c): np.float64 for c in wanted[1:]})
     if not form.timestamp:
@@ -232,7 +244,7 @@ def _csv_chunks(
                 "input": _whole(frame[header.index(form.inputs)], form.inputs),
                 "output": _whole(frame[header.index(form.outputs)], form.outputs),
             }
-            for field in ("llm", "slo_class"):
+            for field in ("llm", "slo_class", "conversation"):
                 name = getattr(form, field)
                 if name in text:
                     chunk[field] = frame[header.index(name)].to_numpy(dtype=object)
@@ -275,10 +287,36 @@ def _diagnose_csv(path: Path, form: _Format, header: list[str]) -> str:
     return f"{path}: not a well-formed CSV, expected rows like {form.example}"
 
 
-def _mooncake_chunks(path: Path, max_rows: int | None) -> Iterator[dict[str, Any]]:
+def _either(row: dict[str, Any], *names: str) -> Any:
+    """What stands under the first of these names that the row has."""
+    return next((row[name] for name in names if row.get(name) is not None), None)
+
+
+def _hash_ids(row: dict[str, Any], input_tokens: int, block_tokens: int) -> list[int]:
+    """The hashes of a row's blocks, if there are as many as its prompt has blocks (one in part, or none)."""
+    ids = row.get("hash_ids")
+    if ids is None or ids == []:
+        return []
+    full = input_tokens // block_tokens
+    whole = isinstance(ids, list) and all(type(x) is int and 0 <= x < 2**64 for x in ids)
+    if not whole or not full <= len(ids) <= -(-input_tokens // block_tokens):
+        count = f", {len(ids)} of them" if isinstance(ids, list) else ""
+        raise ValueError(
+            f"hash_ids = {str(ids)[:60]}{count}: expected whole numbers from 0 on, one for each "
+            f"{block_tokens} tokens (hash_block_tokens) of an input of {input_tokens}, "
+            f"which makes {full}, and one more for a rest"
+        )
+    return ids
+
+
+def _mooncake_chunks(
+    path: Path, max_rows: int | None, block_tokens: int
+) -> Iterator[dict[str, Any]]:
     ms: list[float] = []
     inputs: list[int] = []
     outputs: list[int] = []
+    ids, counts = array("Q"), array("q")
+    session_ms: dict[Any, float] = {}
     with _open(path) as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
@@ -287,24 +325,50 @@ def _mooncake_chunks(path: Path, max_rows: int | None) -> Iterator[dict[str, Any
                 break
             try:
                 row = json.loads(line)
-                values = (row["timestamp"], row["input_length"], row["output_length"])
-                if not abs(float(values[0])) < 1000 * _MOST_S:
+                at = _either(row, "timestamp", "created_time")
+                session = row.get("session_id")
+                if at is None:
+                    at = session_ms[session] + float(_either(row, "delay", "delay_ms"))
+                if not abs(float(at)) < 1000 * _MOST_S:
                     raise ValueError
-                for value in values[1:]:
+                if session is not None:
+                    session_ms[session] = float(at)
+                tokens = (
+                    _either(row, "input_length", "input_tokens"),
+                    _either(row, "output_length", "output_tokens"),
+                )
+                for value in tokens:
                     _whole(float(value), "length")
-            except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            except (
+                ValueError,
+                KeyError,
+                TypeError,
+                AttributeError,
+                OverflowError,
+                RecursionError,
+            ):
                 raise ValueError(
                     f"{path}:{number}: expected a JSON object like {_MOONCAKE_EXAMPLE} "
                     f"(milliseconds, whole tokens), got {line.strip()[:80]!r}"
                 ) from None
-            ms.append(float(values[0]))
-            inputs.append(int(values[1]))
-            outputs.append(int(values[2]))
-    yield {
+            try:
+                mine = _hash_ids(row, int(tokens[0]), block_tokens)
+            except ValueError as error:
+                raise ValueError(f"{path}:{number}: {error}") from None
+            ms.append(float(at))
+            inputs.append(int(tokens[0]))
+            outputs.append(int(tokens[1]))
+            ids.extend(mine)
+            counts.append(len(mine))
+    chunk = {
         "ns": np.rint(np.array(ms) * 1e6).astype(np.int64),
         "input": np.array(inputs, dtype=np.int64),
         "output": np.array(outputs, dtype=np.int64),
     }
+    if len(ids):
+        chunk["ids"] = np.frombuffer(ids, np.uint64)
+        chunk["ids_of_row"] = np.frombuffer(counts, np.int64)
+    yield chunk
 
 
 def _backwards_line(path: Path, kept_row: int) -> int:
@@ -320,7 +384,11 @@ def _backwards_line(path: Path, kept_row: int) -> int:
 
 
 def read_trace(
-    path: str | Path, format: str = "auto", sort: bool = False, max_rows: int | None = None
+    path: str | Path,
+    format: str = "auto",
+    sort: bool = False,
+    max_rows: int | None = None,
+    hash_block_tokens: int = 512,
 ) -> Trace:
     """Read a trace.
 
@@ -329,6 +397,7 @@ def read_trace(
         format: "auto" (by the first line), "plain", "azure", "burstgpt" or "mooncake".
         sort: sort by arrival (stable) instead of refusing arrivals that go backwards.
         max_rows: read no more than the first rows.
+        hash_block_tokens: tokens that an id of Mooncake's `hash_ids` stands for.
 
     Raises:
         ValueError: a malformed row (names the line and what was expected), arrivals that go
@@ -341,14 +410,15 @@ def read_trace(
     if os.path.exists(path) and not path.is_file():  # a pipe, say, which may wait for ever
         raise ValueError(f"{path}: is no file that can be read")
     try:
-        return _read(path, detect_format(path) if format == "auto" else format, sort, max_rows)
+        name = detect_format(path) if format == "auto" else format
+        return _read(path, name, sort, max_rows, hash_block_tokens)
     except (UnicodeDecodeError, EOFError, csv.Error, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{path}: not a readable text file ({error})") from None
 
 
-def _read(path: Path, name: str, sort: bool, max_rows: int | None) -> Trace:
+def _read(path: Path, name: str, sort: bool, max_rows: int | None, hash_block_tokens: int) -> Trace:
     if name == "mooncake":
-        chunks = list(_mooncake_chunks(path, max_rows))
+        chunks = list(_mooncake_chunks(path, max_rows, hash_block_tokens))
     else:
         form, header = _CSV[name], _header(path)
         missing = [c for c in (form.arrival, form.inputs, form.outputs) if c not in header]
@@ -397,16 +467,36 @@ def _read(path: Path, name: str, sort: bool, max_rows: int | None) -> Trace:
         index, found = pd.factorize(column(key)[keep], sort=True)
         return Labels(tuple(str(value) for value in found), index.astype(np.int64))
 
+    x, y = inputs[keep], outputs[keep]
+    prefix_of = None
+    most = x
+    if "ids" in chunks[0]:
+        counts = column("ids_of_row")
+        ends = np.cumsum(counts)
+        mine = [chunks[0]["ids"][ends[r] - counts[r] : ends[r]] for r in keep]
+        first = np.append(0, np.cumsum(counts[keep]))
+        prefix_of, depth = shared_blocks(np.concatenate(mine), first)
+        # An owner's last block may be full only in part.
+        most = np.minimum(np.minimum(depth * hash_block_tokens, x), x[prefix_of])
+    elif conversation := labels("conversation"):
+        none = [k for k, value in enumerate(conversation.names) if not value.strip()]
+        prefix_of = previous_of(np.where(np.isin(conversation.index, none), -1, conversation.index))
+        most = (x + y)[prefix_of]
+        prefix_of = np.where(most <= x, prefix_of, NO_PREFIX)
+    prefixes = None
+    if prefix_of is not None:
+        prefixes = spans_of(prefix_of, np.where(prefix_of >= 0, most, 0), x, y)
     return Trace(
         path=str(path),
         format=name,
         arrival_ps=(ns[keep] - ns[order[0]]) * 1000,
-        input_tokens=inputs[keep],
-        output_tokens=outputs[keep],
+        input_tokens=x,
+        output_tokens=y,
         llm=labels("llm"),
         slo_class=labels("slo_class"),
         dropped_zero_output=int((outputs == 0).sum()),
         dropped_zero_input=int(((inputs == 0) & (outputs > 0)).sum()),
+        prefixes=prefixes,
     )
 
 
@@ -428,18 +518,31 @@ def only_llm(trace: Trace, llm: str) -> Trace:
         output_tokens=trace.output_tokens[keep],
         llm=trace.llm.take(keep),
         slo_class=None if trace.slo_class is None else trace.slo_class.take(keep),
+        prefixes=None if trace.prefixes is None else trace.prefixes.take(keep),
     )
 
 
 @lru_cache(maxsize=8)
-def _cached(path: str, format: str, sort: bool, llm: str | None, stamp: tuple[int, int]) -> Trace:
-    trace = read_trace(path, format, sort)
+def _cached(
+    path: str,
+    format: str,
+    sort: bool,
+    llm: str | None,
+    hash_block_tokens: int,
+    stamp: tuple[int, int],
+) -> Trace:
+    trace = read_trace(path, format, sort, hash_block_tokens=hash_block_tokens)
     return trace if llm is None else only_llm(trace, llm)
 
 
 def load_trace(
-    path: str | Path, format: str = "auto", sort: bool = False, llm: str | None = None
+    path: str | Path,
+    format: str = "auto",
+    sort: bool = False,
+    llm: str | None = None,
+    hash_block_tokens: int = 512,
 ) -> Trace:
     """`read_trace`, remembered until the file changes (an episode per reset reads it once)."""
     status = Path(path).stat()
-    return _cached(str(path), format, sort, llm, (status.st_mtime_ns, status.st_size))
+    stamp = status.st_mtime_ns, status.st_size
+    return _cached(str(path), format, sort, llm, hash_block_tokens, stamp)
