@@ -158,8 +158,8 @@ REQ = np.dtype(
         ("max_itl", np.int64),
         ("last_token", np.int64),
         ("item_start", np.int64),
-        # While it decodes: the instance's `iter_no` less `emitted`. While it is prefilled, with `v1`: tokens of
-        # its context in the step that runs, part of `pre_done`.
+        # While it decodes: the instance's `iter_no` less `emitted`. While it is prefilled, with `v1`: of
+        # `pre_done`, the tokens in the step that runs.
         ("join_iter", np.int64),
         ("input", np.int32),
         ("output", np.int32),
