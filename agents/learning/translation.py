@@ -193,7 +193,7 @@ class Translator:
         return None
 
     def _effect(self, action: NDArray[np.int64], now: Any, view: ClusterView) -> _Wanted:
-        orders = self._decoder.orders(action[None], now)
+        orders = self._decoder.orders(action[None], now).for_pools()
         have = np.array([view.instances_of(p) for p in range(len(self._pools))])
         return _Wanted(
             np.where(orders.targets[0] == AS_IS, have, orders.targets[0]),

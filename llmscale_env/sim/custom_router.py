@@ -23,6 +23,11 @@ FEATURES = (
 )
 """Columns of the feature table, one row per candidate (docs/engine.md, section 6)."""
 
+
+class RouterError(ValueError):
+    """A custom router raised, or answered with something that is no candidate."""
+
+
 RAISED = -(2**63)
 """The compiled router's answer where the function raised."""
 
