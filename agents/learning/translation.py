@@ -46,7 +46,7 @@ class Translated:
 
 @dataclass
 class _Wanted:
-    """What a command leads to: arrays as in `llmscale_env.envs.actions.Orders`, without "as it is"."""
+    """What a command leads to: arrays as in `sim.orders.PoolOrders`, without "as it is"."""
 
     targets: NDArray[np.int64]
     limits: NDArray[np.int64]
