@@ -45,7 +45,6 @@ from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import pool_load_times_s
 from llmscale_env.sim.spec import InstanceState
-from llmscale_env.workload.requests import PS_PER_S
 
 
 class ChironParameters(Parameters):
@@ -434,7 +433,7 @@ class ChironPolicy(NamedPolicy):
         states = view.instances[view.instance_pool == p]
         ready = [0.0] * int((states["state"] == int(InstanceState.ACTIVE)).sum())
         loading = states[states["state"] == int(InstanceState.LOADING)]
-        ready += [max(0.0, float(t) / PS_PER_S - view.time_s) for t in loading["loaded_ps"]]
+        ready += [max(0.0, float(t) - view.time_s) for t in loading["loaded_s"]]
         ready += [load_s] * int((states["state"] == int(InstanceState.ACQUIRING)).sum())
         return tuple(ready) if self.parameters.loading_counts else (0.0,) * len(ready)
 

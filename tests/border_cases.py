@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -12,12 +13,14 @@ import numpy as np
 from llmscale_env.sim.engine import Engine
 from llmscale_env.sim.orders import (
     AS_IS,
+    METHODS,
     EndpointOrders,
     Loads,
     Orders,
     PlaceOrders,
+    PoolOrders,
     QueueOrders,
-    ScaleOrders,
+    SingleOrder,
 )
 from llmscale_env.sim.spec import NEVER, ClusterSpec
 from llmscale_env.sim.streaming import check_streams
@@ -35,6 +38,8 @@ SINGLE = (
 
 MANY = ("times_ps", "n_finished", "n_in_gateways", "n_swaps")
 COUNTS = ("class_seen", "pool_seen", "queue_seen")
+
+SINGLES = {method: order for order, method in METHODS.items()}
 
 
 class OneEpisode:
@@ -107,31 +112,35 @@ def counts(engine: Engine, e: int) -> Iterator[tuple[str, Any]]:
 def no_orders(engine: Engine) -> Orders:
     """Orders of every kind that the cluster has room for, none of them given."""
     n, spec = engine.n_episodes, engine.spec
-    pools, as_is = len(spec.pools), np.full((n, len(spec.pools)), AS_IS)
+    pools = len(spec.pools)
     return Orders(
-        as_is.copy(),
-        as_is.copy(),
-        as_is.copy(),
-        np.full((n, len(spec.classes)), np.nan),
-        QueueOrders.none(engine.virtual_queues(0, n)),
-        PlaceOrders.none(engine.gateways(0, n, False)),
-        ScaleOrders.none(n),
-        EndpointOrders.none(n, pools, spec.n_regions, len(spec.managers)),
+        pools=PoolOrders.none(n, pools, len(spec.classes)),
+        queues=QueueOrders.none(engine.virtual_queues(0, n)),
+        places=PlaceOrders.none(engine.gateways(0, n, False)),
+        endpoints=EndpointOrders.none(n, pools, spec.n_regions, len(spec.managers)),
     )
+
+
+def as_single(name: str, args: tuple[Any, ...]) -> SingleOrder | None:
+    """A command as a single order; None: arrays only can say it."""
+    if name == "scale":
+        slots, sources, *partners = args
+        return Loads(tuple(slots), tuple(sources), *(tuple(p) for p in partners if p))
+    return SINGLES[name](*args) if name in SINGLES else None
 
 
 def as_orders(engine: Engine, e: int, name: str, args: tuple[Any, ...]) -> Orders | None:
     """What comes nearest to a command among orders for many episodes; None: nothing does."""
     orders: Any = no_orders(engine)
-    queues, places, scaling = orders.queues, orders.places, orders.scaling
+    pools, queues, places = orders.pools, orders.queues, orders.places
     match name, args:
         case "set_target", (pool, count, *source):
-            orders.targets[e, pool] = count
-            orders.sources[e, pool] = AS_IS if source in ([], [None]) else source[0]
+            pools.targets[e, pool] = count
+            pools.sources[e, pool] = AS_IS if source in ([], [None]) else source[0]
         case "set_batch_limit", (pool, limit):
-            orders.limits[e, pool] = limit
+            pools.limits[e, pool] = limit
         case "set_overflow_share", (_, slo_class, share):
-            orders.shares[e, slo_class] = share
+            pools.shares[e, slo_class] = share
         case "set_pull", (instance, pull):
             queues.pulls[e, instance, : len(pull)] = pull
             queues.counts[e, instance] = len(pull)
@@ -153,11 +162,6 @@ def as_orders(engine: Engine, e: int, name: str, args: tuple[Any, ...]) -> Order
             places.requests[e], places.instances[e] = requests[0], instances[0]
         case "route_gateway", (llm,):
             places.again[e, llm] = True
-        case "mutate", (instance,):
-            scaling.mutate.append((e, (instance,)))
-        case "scale", (slots, sources, *partners):
-            loads = Loads(tuple(slots), tuple(sources), *(tuple(p) for p in partners if p))
-            scaling.loads.append((e, loads))
         case "set_regional", (_, _, threshold, preference):
             orders.endpoints.thresholds[e] = (
                 np.nan if threshold is None else np.array(threshold) / 1e6
@@ -198,7 +202,7 @@ def run_through(
 ) -> Shown:
     """Run a case in an engine's last episode; what is seen before and after the commands of every stop.
 
-    Every other command is given to `apply`, if it is an order for many episodes (`as_orders`).
+    Every other command is given as arrays, if they can say it (`as_orders`), the others as single orders.
 
     Args:
         engine: which is reset.
@@ -236,15 +240,14 @@ def run_through(
         for command in due:
             n_commands += 1
             args = arguments(one, case, command)
-            try:
-                orders = as_orders(engine, e, command.name, args) if n_commands % 2 else None
-            except IndexError:  # a pool or instance that the arrays have no place for
-                orders = None
-            if orders is None:
-                call = partial(getattr(engine, command.name), e, *args)
-            else:
-                call = partial(engine.apply, orders)
-            answer(f"at {stop_ps}", command.name, call)
+            single = as_single(command.name, args)
+            orders = None if single is None else Orders(last=[(e, single)])
+            if single is None or n_commands % 2:
+                # There is no place in the arrays for pools and instances that are not there.
+                with suppress(IndexError):
+                    orders = as_orders(engine, e, command.name, args) or orders
+            if orders is not None:
+                answer(f"at {stop_ps}", command.name, partial(outcome, engine, e, orders))
         if in_pieces and k % 2:
             answer(f"at {stop_ps}", "retire", lambda: engine.retire(e).results)
         if due:
@@ -253,6 +256,12 @@ def run_through(
         engine.advance(e, min(2 * engine.now_ps(e), int(NEVER) - 1))
         look(f"before the end at {engine.now_ps(e)}", closes=True)
     return seen
+
+
+def outcome(engine: Engine, e: int, orders: Orders) -> tuple[list[int], list[str]]:
+    """Instances of episode `e` that were missing by pool, and what the engine said of refused orders."""
+    missing, refused = engine.apply(orders)
+    return missing[e].tolist(), [str(error) for error in refused.values()]
 
 
 def differences(one: Shown, other: Shown) -> Iterator[str]:

@@ -191,6 +191,72 @@ def test_orders_beyond_all_numbers_are_refused_or_clipped_alike(engine, order, o
         sim.apply(0, Command(operations={"interactive": {"evicts_in_order": "false"}}))
 
 
+def test_a_policy_sees_seconds():
+    """The columns of the engine, converted; NaN where there is no such time."""
+    sim = ClusterSimulation(MINUTE)
+    sim.start(0, draw_requests(MINUTE, np.random.default_rng(0)))
+    sim.apply(0, Command(targets={"batch": 2}))
+    for _ in range(2):
+        sim.advance()
+    view, engine = sim.view(0), sim.engine
+    shown = {
+        "totals": (view.totals, engine.class_seen[0]),
+        "pools": (view.pools, engine.pool_seen[0]),
+        "queues": (view.queues, engine.queue_seen[0, : len(view.queues)]),
+        "groups": (view.groups, engine.queue_seen[0, :0]),
+        "instances": (view.instances, engine.instances(0)),
+        "loading": (view.loading, engine.loading(0)),
+        "reports": (view.reports, engine.reports(0)),
+    }
+    for name, (mine, its) in shown.items():
+        pairs = {column[:-3] for column in its.dtype.names if column.endswith("_ps")}
+        apart = {f"{column}_s" for column in pairs} & set(its.dtype.names)
+        whole = [column for column in its.dtype.names if not column.endswith("_ps")]
+        assert set(mine.dtype.names) == {*whole, *(f"{column}_s" for column in pairs)}, name
+        for column in mine.dtype.names:
+            if column in whole and column not in apart:
+                assert np.array_equal(mine[column], its[column]), (name, column)
+                continue
+            ps = its[f"{column[:-2]}_ps"]
+            wanted = ps / 1e12 + (its[column] if column in apart else 0)
+            assert np.array_equal(mine[column], np.where(ps < 0, np.nan, wanted), equal_nan=True)
+    assert view.pools["gpu_s"].sum() > 0
+    assert np.isfinite(view.instances["loaded_s"]).sum() == view.pools["loading"].sum()
+    assert not any(array.flags.writeable for array, _ in shown.values())
+
+
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+def test_commands_of_several_episodes_are_those_of_each(engine):
+    """In one call or one by one: the same cluster afterwards, and the same count of clipped orders."""
+    commands = [
+        Command(
+            targets={"batch": 99, "mixed": 0},
+            batch_limits={"interactive": 8},
+            overflow_share={"interactive": 2.0},
+            drain=(0, 0, 10**6),
+            evict={0: 1},
+            fail=(0, 10**6),
+        ),
+        Command(),
+        Command(targets={"interactive": 1}, instance_batch_limits={0: 0, 1: 4}),
+    ]
+    together, alone = (ClusterSimulation(MINUTE, 3, engine=engine) for _ in range(2))
+    requests = draw_requests(MINUTE, np.random.default_rng(0))
+    for sim in (together, alone):
+        for e in range(3):
+            sim.start(e, requests)
+        sim.advance()
+    clipped = together.command(dict(enumerate(commands)))
+    assert clipped.tolist() == [alone.apply(e, command) for e, command in enumerate(commands)]
+    assert clipped[1] == 0
+    assert clipped[2] == 1
+    for sim in (together, alone):
+        sim.advance()
+    for e in range(3):
+        assert (together.engine.instances(e) == alone.engine.instances(e)).all()
+        assert (together.engine.results(e) == alone.engine.results(e)).all()
+
+
 def test_a_forecaster_is_checked_where_none_is_shown():
     with pytest.raises(ValueError, match=r"forecaster.kind = 'tea leaves': unknown"):
         gym.make(REQUEST.id, forecaster="tea leaves")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from llmscale_env.control.run import run_episode, run_streamed
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios import load_scenario
 from llmscale_env.sim.engine import ENGINES, make_engine
-from llmscale_env.sim.orders import Orders
+from llmscale_env.sim.orders import Orders, PoolOrders
 from tests.border_cases import counts, differences, run_through, shown
 from tests.engine_cases import make_case
 from tests.env_kinds import DAY, KINDS, MIXED, PLACEMENT, QUEUE, REGION, Kind
@@ -267,6 +268,6 @@ def test_orders_that_are_none_are_refused(name: str, change: dict[str, Any], sai
     simulation = ClusterSimulation(load_scenario("mixed-slo-v0", **MIXED.short), engine=name)
     n_pools, n_classes = len(simulation.scenario.fleet.pools), len(simulation.scenario.classes)
     assert n_pools == 3
-    as_is = {key: np.full((1, n_pools), -1) for key in ("targets", "sources", "limits")}
-    orders = Orders(**{**as_is, "shares": np.full((1, n_classes), np.nan), **change})
+    pools = PoolOrders.none(1, n_pools, n_classes)
+    orders = Orders(pools=replace(pools, **change))
     refuses(said, simulation.order, orders)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import fields, is_dataclass
 from functools import cache
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,22 @@ from llmscale_env.control.reward import draw_requests
 from llmscale_env.scenarios import load_scenario
 from llmscale_env.sim.compile import compile_cluster
 from llmscale_env.sim.engine import ENGINES, Engine, make_engine
-from llmscale_env.sim.orders import Loads
+from llmscale_env.sim.fast import EngineBatch
+from llmscale_env.sim.orders import (
+    METHODS,
+    Assign,
+    Drain,
+    FailHost,
+    Loads,
+    Mutate,
+    Orders,
+    Regroup,
+    SetInstanceLimit,
+    SetPredictions,
+    SetPull,
+    SingleOrder,
+)
+from llmscale_env.sim.reference import ReferenceEngine
 from llmscale_env.sim.spec import ClusterSpec, InstanceState, PoolSpec, RouterKind, RouteSpec
 from llmscale_env.workload.requests import RequestTable
 from tests.border_cases import differences, no_orders, shown
@@ -106,23 +123,12 @@ def models(per_token_s: float) -> Write:
     return write
 
 
-def mutate_twice(orders: Any, engine: Engine) -> None:
-    twins = np.array(engine.spec.twin_of_slot)
-    active = engine.states_of_instances()[1] == InstanceState.ACTIVE
-    i = int(np.flatnonzero(active & (twins >= 0))[0])
-    orders.scaling.mutate.append((1, (i, i)))
-
-
-def load(*args: Any) -> Write:
-    return lambda orders, engine: orders.scaling.loads.append((1, Loads(*args)))
-
-
 BAD: list[tuple[str, Write, str]] = [
-    (QUEUES, put("targets", 10**6), r"targets\[1, 0\] = 1000000: must be in -1..\d+"),
-    (QUEUES, put("sources", 9), r"sources\[1, 0\] = 9: must be in -1..2"),
-    (QUEUES, put("limits", 10**6), r"limits\[1, 0\] = 1000000: must be in -1"),
-    (QUEUES, put("limits", 0), r"limits\[1, 0\] = 0: must be at least 1, or -1"),
-    (QUEUES, put("shares", 1.5), r"shares\[1, 0\] = 1.5: must be in 0.0..1.0"),
+    (QUEUES, put("pools.targets", 10**6), r"targets\[1, 0\] = 1000000: must be in -1..\d+"),
+    (QUEUES, put("pools.sources", 9), r"sources\[1, 0\] = 9: must be in -1..2"),
+    (QUEUES, put("pools.limits", 10**6), r"limits\[1, 0\] = 1000000: must be in -1"),
+    (QUEUES, put("pools.limits", 0), r"limits\[1, 0\] = 0: must be at least 1, or -1"),
+    (QUEUES, put("pools.shares", 1.5), r"shares\[1, 0\] = 1.5: must be in 0.0..1.0"),
     (QUEUES, pull(1000), r"pulls of instance 0: no shared queue 1000, must be in 0..\d+"),
     (QUEUES, pull(-5), "pulls of instance 0: no shared queue -5, must be in 0"),
     (QUEUES, pull(0, 0), r"pulls of instance 0 = \(0, 0\): a queue comes twice"),
@@ -157,10 +163,8 @@ BAD: list[tuple[str, Write, str]] = [
     (REGIONS, put("endpoints.first", 55), r"first\[1, 0\] = 55: must be in -1..2"),
     (REGIONS, put("endpoints.release", -7.0), r"release\[1, 0, 0\] = -7.0: must be in 0.0"),
     (PLACES, put("endpoints.rules", 1), r"rules\[1, 0\] = 1: the pool has no scaling"),
-    ("weights", mutate_twice, "mutate: instance \\d+ comes twice"),
-    ("weights", load((0,), (-1, -1)), "sources: 2 of them for 1 slots"),
-    ("weights", load((0.5,), (-1,)), r"slots\[0\] = 0.5: must be an integer in 0"),
-    ("weights", load((0,), (10**6,)), r"sources\[0\] = 1000000: must be an integer in -1"),
+    (PLACES, lambda orders, engine: orders.last.append((2, Drain(0))), "episode = 2: must be an"),
+    (PLACES, lambda orders, engine: orders.last.append((1, "drain")), "'drain': is no order"),
 ]
 
 
@@ -172,8 +176,8 @@ def test_an_impossible_order_is_refused_and_changes_nothing(
     """Nothing is done of orders of which one is impossible, whatever else is ordered."""
     engine = started(where, name)
     orders = no_orders(engine)
-    orders.targets[:] = 0
-    orders.limits[:] = 2
+    orders.pools.targets[:] = 0
+    orders.pools.limits[:] = 2
     write(orders, engine)
     before = [("", *item) for item in deepcopy(list(shown(engine, 1)))]
     refuses(words, engine.apply, orders)
@@ -187,23 +191,46 @@ def test_an_impossible_order_is_refused_and_changes_nothing(
 )
 def test_arrays_of_another_type_are_refused(field: str, dtype: type, name: str) -> None:
     engine = started(QUEUES, name)
-    orders = no_orders(engine)
-    setattr(orders, field, np.zeros(getattr(orders, field).shape, dtype))
+    orders: Any = no_orders(engine)
+    setattr(orders.pools, field, np.zeros(getattr(orders.pools, field).shape, dtype))
     refuses(f"{field}: of type .*, must be", engine.apply, orders)
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_orders_are_not_written_to(name: str) -> None:
-    """A load that is not possible is counted in the answer, and not in the orders."""
+def test_a_single_order_is_refused_by_itself_when_its_turn_comes(name: str) -> None:
+    """The others are carried out, and the orders are not written to."""
     engine = started("weights", name)
-    flowing = [engine.spec.pools[p].weight_bytes > 0 for p in engine.spec.pool_of_slot]
-    busy = int(np.flatnonzero((engine.states_of_instances()[1] > 0) & flowing)[0])
+    spec, states = engine.spec, engine.states_of_instances()[1]
+    active = states == InstanceState.ACTIVE
+    i = int(np.flatnonzero((np.array(spec.twin_of_slot) >= 0) & active)[0])
+    flowing = np.array([spec.pools[p].weight_bytes > 0 for p in spec.pool_of_slot])
+    busy = int(np.flatnonzero((states > 0) & flowing)[0])
     orders = no_orders(engine)
-    orders.scaling.loads.append((1, Loads((busy,), (-1,))))
+    orders.first += [(1, Mutate(i)), (1, Mutate(i))]
+    orders.last += [(1, Loads((busy,), (-1,))), (1, Loads((0,), (-1, -1)))]
+    orders.last += [(1, Loads((0.5,), (-1,))), (1, SetInstanceLimit(i, 1))]  # type: ignore[arg-type]
     before = deepcopy(orders)
-    for _ in range(2):
-        assert engine.apply(orders).tolist() == [0, 1]
+    missing, refused = engine.apply(orders)
+    assert not missing.any()
+    assert engine.states_of_instances()[1, i] != InstanceState.ACTIVE
+    assert engine.instances(1)["batch_limit"][i] == 1
+    assert list(refused) == [1, 2, 3, 4]
+    for words, error in zip(
+        (f"instance = {i}: is ", "must be OFF", "sources: 2 of them", r"slots[0] = 0.5: must be"),
+        refused.values(),
+        strict=True,
+    ):
+        assert words in str(error)
     assert same(orders, before)
+
+
+def test_both_engines_have_a_method_of_every_single_order() -> None:
+    """With the order's fields as its arguments, in their sequence."""
+    for order, method in METHODS.items():
+        fields_of = getattr(order, "_fields", None) or tuple(f.name for f in fields(order))
+        for engine in (ReferenceEngine, EngineBatch):
+            found = list(signature(getattr(engine, method)).parameters)
+            assert tuple(name for name in found if name not in ("self", "e")) == fields_of, order
 
 
 def same(one: Any, other: Any) -> bool:
@@ -217,17 +244,30 @@ def same(one: Any, other: Any) -> bool:
 
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize(
+    "order",
+    [
+        Assign([0.5], [0]),
+        Assign([0], [0.0]),
+        Regroup([1.5], [0]),
+        SetPredictions([0], [3.7]),
+        SetPull(0, [0.0]),
+        Loads((1.5,), (-1,)),
+        Drain(0.0),
+        SetInstanceLimit(0, True),
+        FailHost(True),
+    ],
+)
+def test_orders_with_numbers_that_are_none_are_refused(order: SingleOrder, name: str) -> None:
+    engine = make_engine(cluster(PoolSpec(0, 0, 2, initial_active=1)), 1, name)
+    engine.reset(0, table((0, 4, 3)))
+    [error] = engine.apply(Orders(last=[(0, order)])).refused.values()
+    assert re.search("must be|no shared queue", str(error))
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize(
     "call",
     [
-        lambda e: e.assign(0, [0.5], [0]),
-        lambda e: e.assign(0, [0], [0.0]),
-        lambda e: e.regroup(0, [1.5], [0]),
-        lambda e: e.set_predictions(0, [0], [3.7]),
-        lambda e: e.set_pull(0, 0, [0.0]),
-        lambda e: e.scale(0, [1.5], [-1]),
-        lambda e: e.drain(0, 0.0),
-        lambda e: e.set_target(0, 0, True),
-        lambda e: e.fail_host(0, True),
         lambda e: e.host_has(0, 99, 0),
         lambda e: e.host_has(0, 0, 1),
         lambda e: e.reset(0, table((0, 4, 3, 0, 5))),
@@ -276,7 +316,7 @@ def test_moves_go_by_ids_once_requests_are_forgotten() -> None:
         )
         orders = no_orders(engine)
         orders.queues.moves.append((0, np.array([request]), np.array([to])))
-        assert engine.apply(orders).tolist() == [0]
+        assert not engine.apply(orders).missing.any()
         assert engine.queued(0, to)["request"][-1] == request
         engine.advance(0, 80 * 10**12)
         seen.append([("", *item) for item in shown(engine, 0)])
@@ -293,7 +333,7 @@ def test_a_request_that_is_routed_by_the_same_orders_stays_there(name: str) -> N
     engine.advance(0, 10)
     waiting = next(i for i in (0, 1) if engine.own_queue(0, i) == [2])
     orders = no_orders(engine)
-    orders.targets[0, 0] = 0
+    orders.pools.targets[0, 0] = 0
     orders.places.requests[0], orders.places.instances[0] = 2, 1 - waiting
-    assert engine.apply(orders).tolist() == [0]
+    assert not engine.apply(orders).missing.any()
     assert engine.gateway(0, 0) == [2]

@@ -181,7 +181,7 @@ def test_rules_can_be_changed_by_command() -> None:
     built = spec.profiles[spec.pools[1].profile]
     b, context = int(report["decode_requests"]), int(report["decode_context"])
     once = int(built.decode_base_ps[b]) + int(built.decode_per_token_ps[b]) * context
-    assert report["decode_ps"] / once == pytest.approx(1.5, rel=1e-4)
+    assert report["decode_s"] * PS_PER_S / once == pytest.approx(1.5, rel=1e-4)
     for bad, message in (
         (Command(drift={2: 3.0}), "must be one of"),
         (Command(drift={0: 1.5}), "must be one of"),

@@ -46,7 +46,7 @@ class Translated:
 
 @dataclass
 class _Wanted:
-    """What a command leads to: arrays as in `llmscale_env.envs.actions.Orders`, without "as it is"."""
+    """What a command leads to: arrays as in `sim.orders.PoolOrders`, without "as it is"."""
 
     targets: NDArray[np.int64]
     limits: NDArray[np.int64]
@@ -194,7 +194,7 @@ class Translator:
         return None
 
     def _effect(self, action: NDArray[np.int64], now: Any, view: ClusterView) -> _Wanted:
-        orders = self._decoder.orders(action[None], now)
+        orders = self._decoder.orders(action[None], now).for_pools()
         have = np.array([view.instances_of(p) for p in range(len(self._pools))])
         return _Wanted(
             np.where(orders.targets[0] == AS_IS, have, orders.targets[0]),

@@ -11,7 +11,6 @@ from baselines.aladdin.online import SATURATING_TOKENS, DriftRule, WorkerModels
 from baselines.aladdin.performance import DecodeTime, PrefillTime
 from baselines.aladdin.profiling import Profile
 from llmscale_env.control.view import ClusterView
-from llmscale_env.workload.requests import PS_PER_S
 
 Model = tuple[float, float, float, float, float]
 """Seconds: c1, k1 of prefill, c3, c2, k2 of decode, as `Command.placement_models` takes them."""
@@ -81,15 +80,15 @@ class WorkerBook:
         """
         reports = view.reports
         before, self._last = self._last, reports
-        new = reports["decode_ps"] >= 0
-        fresh = reports["prefill_ps"] >= 0
+        new = ~np.isnan(reports["decode_s"])
+        fresh = ~np.isnan(reports["prefill_s"])
         if before is not None:
             same = [
                 reports[name] == before[name]
-                for name in ("decode_requests", "decode_context", "decode_ps")
+                for name in ("decode_requests", "decode_context", "decode_s")
             ]
             new &= ~np.logical_and.reduce(same)
-            fresh &= (reports["prefill_ps"] != before["prefill_ps"]) | (
+            fresh &= (reports["prefill_s"] != before["prefill_s"]) | (
                 reports["prefill_tokens"] != before["prefill_tokens"]
             )
         found = []
@@ -108,11 +107,11 @@ class WorkerBook:
                 self._models[i] = models
             drifted = False
             if fresh[i]:
-                seconds = float(row["prefill_ps"]) / PS_PER_S
-                drifted |= models.report_prefill(float(row["prefill_tokens"]), seconds)
+                tokens, seconds = float(row["prefill_tokens"]), float(row["prefill_s"])
+                drifted |= models.report_prefill(tokens, seconds)
             if new[i]:
                 batch, context = int(row["decode_requests"]), float(row["decode_context"])
-                drifted |= models.report_decode(batch, context, float(row["decode_ps"]) / PS_PER_S)
+                drifted |= models.report_decode(batch, context, float(row["decode_s"]))
             if drifted:
                 found.append(i)
                 self.drifts.append((view.time_s, i))

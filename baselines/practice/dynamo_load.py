@@ -34,9 +34,8 @@ from baselines.space import BATCH_LIMIT, Real, Space
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import pool_times
-from llmscale_env.workload.requests import PS_PER_S
 
-_REPORTED = ("prefill_tokens", "prefill_ps", "decode_requests", "decode_context", "decode_ps")
+_REPORTED = ("prefill_tokens", "decode_requests", "decode_context")
 _PROFILED = 16
 
 
@@ -254,16 +253,14 @@ class DynamoLoadPolicy(UniformPolicy):
         reports = view.reports
         for p in self._pools:
             for i in replicas_of(view, p).slot.tolist():
-                row = {name: int(reports[name][i]) for name in _REPORTED}
-                seconds = row["prefill_ps"] / PS_PER_S
-                if row["prefill_ps"] >= 0 and self._is_new(i, 0, row["prefill_tokens"], seconds):
-                    self._prefill[p].add(row["prefill_tokens"], seconds)
-                seconds = row["decode_ps"] / PS_PER_S
-                if row["decode_requests"] > 0 and self._is_new(
-                    i, 1, row["decode_context"], seconds
-                ):
-                    self._decode[p].add(row["decode_context"], seconds)
-                    self._context[p].add(row["decode_context"] / row["decode_requests"], seconds)
+                tokens, batch, context = (int(reports[name][i]) for name in _REPORTED)
+                seconds = float(reports["prefill_s"][i])
+                if not math.isnan(seconds) and self._is_new(i, 0, tokens, seconds):
+                    self._prefill[p].add(tokens, seconds)
+                seconds = float(reports["decode_s"][i])
+                if batch > 0 and self._is_new(i, 1, context, seconds):
+                    self._decode[p].add(context, seconds)
+                    self._context[p].add(context / batch, seconds)
 
     def _is_new(self, instance: int, kind: int, tokens: int, seconds: float) -> bool:
         """Whether an instance's last iteration of a kind is not the one that was seen before."""

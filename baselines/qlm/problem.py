@@ -171,7 +171,7 @@ def queue_problem(
             profile = profiler.profile(p, llm, limit, mean_input, stats.mean)
             tokens = max_output if decode == "maximum" else stats.mean
             ready_tail[k, staying[k]] = tokens * profile.decode_s_per_token
-    loading = np.maximum(slots["loaded_ps"] / 1e12 - view.time_s, 0.0)
+    loading = np.fmax(slots["loaded_s"] - view.time_s, 0.0)  # NaN: it does not load
     slo = np.array(
         [
             (1 - reserve) * view.scenario.classes[group.cell.slo_class].ttft_s

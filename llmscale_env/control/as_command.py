@@ -15,36 +15,44 @@ from llmscale_env.sim.compile_regions import SCALING_KINDS
 from llmscale_env.sim.orders import (
     AS_IS,
     EndpointOrders,
+    Loads,
+    Mutate,
     Orders,
     PlaceOrders,
+    PoolOrders,
     QueueOrders,
-    ScaleOrders,
 )
 
 
 def as_command(orders: Orders, e: int, scenario: Scenario) -> Command:
     """The orders of episode `e` as a `Command`."""
-    pools = [pool.name for pool in scenario.fleet.pools]
-    names = {int(v): k for k, v in SOURCES.items()}
-    sources = {
-        name: names[int(s)] for name, s in zip(pools, orders.sources[e], strict=True) if s != AS_IS
-    }
+    singles = [order for of, order in (*orders.first, *orders.last) if of == e]
     return Command(
-        targets={n: int(t) for n, t in zip(pools, orders.targets[e], strict=True) if t != AS_IS},
-        load_source=sources or None,
-        batch_limits={
-            n: int(v) for n, v in zip(pools, orders.limits[e], strict=True) if v != AS_IS
-        },
-        overflow_share={
-            c.name: float(v)
-            for c, v in zip(scenario.classes, orders.shares[e], strict=True)
-            if not np.isnan(v)
-        },
+        mutate=tuple(order.instance for order in singles if isinstance(order, Mutate)),
+        scale=next((order for order in singles if isinstance(order, Loads)), None),
+        **({} if orders.pools is None else _of_pools(orders.pools, e, scenario)),
         **({} if orders.queues is None else _of_queues(orders.queues, e, scenario)),
         **({} if orders.places is None else _of_places(orders.places, e, scenario)),
-        **({} if orders.scaling is None else _of_scaling(orders.scaling, e)),
         **({} if orders.endpoints is None else _of_endpoints(orders.endpoints, e, scenario)),
     )
+
+
+def _of_pools(orders: PoolOrders, e: int, scenario: Scenario) -> dict[str, Any]:
+    pools = [pool.name for pool in scenario.fleet.pools]
+    classes = [c.name for c in scenario.classes]
+    names = {int(v): k for k, v in SOURCES.items()}
+
+    def given(values: NDArray[np.int64]) -> dict[str, int]:
+        return {n: v for n, v in zip(pools, values[e].tolist(), strict=True) if v != AS_IS}
+
+    return {
+        "targets": given(orders.targets),
+        "load_source": {n: names[v] for n, v in given(orders.sources).items()} or None,
+        "batch_limits": given(orders.limits),
+        "overflow_share": {
+            c: v for c, v in zip(classes, orders.shares[e].tolist(), strict=True) if not np.isnan(v)
+        },
+    }
 
 
 def _of_queues(orders: QueueOrders, e: int, scenario: Scenario) -> dict[str, Any]:
@@ -93,17 +101,6 @@ def _of_places(orders: PlaceOrders, e: int, scenario: Scenario) -> dict[str, Any
             llm for llm, again in zip(scenario.fleet.llms, orders.again[e], strict=True) if again
         ),
     }
-
-
-def _of_scaling(orders: ScaleOrders, e: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for number, instances in orders.mutate:
-        if number == e:
-            found["mutate"] = instances
-    for number, loads in orders.loads:
-        if number == e:
-            found["scale"] = loads
-    return found
 
 
 def _of_endpoints(orders: EndpointOrders, e: int, scenario: Scenario) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""What a controller may order, and how an order reaches an engine."""
+"""What a controller may order, and the orders of the engine that it becomes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -12,26 +12,26 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from llmscale_env.control.regions import RegionDispatcher, ScalingOrder
+from llmscale_env.control.regions import RegionTranslator, ScalingOrder, in_words
 from llmscale_env.scenarios.fleet import PlacementConfig
 from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim import orders as order
 from llmscale_env.sim.compile import CONTROLLERS, SOURCES
 from llmscale_env.sim.engine import Engine
-from llmscale_env.sim.orders import Loads
+from llmscale_env.sim.orders import Loads, Orders, PoolOrders, SingleOrder
 from llmscale_env.sim.spec import (
     DECODE_KINDS,
     Fallback,
-    InstanceState,
+    PlacementSpec,
     PullRule,
     RouterKind,
 )
+from llmscale_env.sim.spec.checks import check_router
 from llmscale_env.workload.requests import PS_PER_S
 
 Pairs = tuple[Sequence[int] | NDArray[Any], Sequence[int] | NDArray[Any]]
 """Requests, and for each where it goes or how it is to be, as two arrays."""
-
 _OPERATIONS = ("pull_rule", "evicts_in_order", "swap_flushes", "static_batch")
-
 
 RULES = {kind.name.lower().replace("_", "-"): kind for kind in RouterKind}
 """Routing rules by the names that scenarios and commands use."""
@@ -133,9 +133,11 @@ class Command:
         if self.scale is not None:
             given["scale"] = asdict(self.scale) if len(self.scale) else None
         given["scaling"] = {name: asdict(order) for name, order in self.scaling.items()}
-        given["background"] = {_text(key): tuple(values) for key, values in self.background.items()}
+        given["background"] = {
+            in_words(key): tuple(values) for key, values in self.background.items()
+        }
         given["regional_threshold"] = {
-            _text(key): value for key, value in self.regional_threshold.items()
+            in_words(key): value for key, value in self.regional_threshold.items()
         }
         given["arrival_queues"] = {
             "/".join(key): value for key, value in self.arrival_queues.items()
@@ -144,7 +146,9 @@ class Command:
 
 
 class Dispatcher:
-    """Carries out commands on an engine: names become numbers, impossible orders are clipped or refused.
+    """Turns commands into orders (`sim.orders`), and counts those that could not be carried out.
+
+    Names become numbers. What is out of range is clipped; what the engine refuses counts for nothing.
 
     Args:
         scenario: names and limits; `impossible_commands` says what happens to an impossible order.
@@ -156,223 +160,90 @@ class Dispatcher:
         self.engine = engine
         self._pools = {pool.name: p for p, pool in enumerate(scenario.fleet.pools)}
         self._classes = {c.name: k for k, c in enumerate(scenario.classes)}
-        self._regions = RegionDispatcher(scenario, engine)
+        self._llms = {name: m for m, name in enumerate(scenario.fleet.llms)}
+        self._regions = RegionTranslator(scenario, engine)
 
-    def apply(self, e: int, command: Command) -> int:
-        """Carry out `command` in episode `e` at its present time.
+    def apply(self, commands: Mapping[int, Command]) -> NDArray[np.int64]:
+        """Carry out `commands`, by episode, at the present time.
 
         Returns:
-            How many orders were clipped (an instance that could not be started counts as one).
+            (E,) how many orders were clipped (an instance that could not be started counts as one).
 
         Raises:
             CommandError: an unknown name or a value that is no number; with
                 `impossible_commands: error` also a value out of range.
         """
-        clipped = 0
+        self._orders = Orders()
+        # Of each single order the episode, what it is called, and a number; equal ones count as one.
+        self._about: list[tuple[int, str, int]] = []
+        self._clipped = np.zeros(self.engine.n_episodes, np.int64)
+        for e, command in commands.items():
+            self._translate(e, command)
+        missing, refused = self.engine.apply(self._orders)
+        for e, p in np.argwhere(missing).tolist():
+            pool = self.scenario.fleet.pools[p]
+            gpus = f"max_gpus = {self.scenario.fleet.max_gpus} allows"
+            why = "spot VMs there are" if pool.spot else gpus
+            of = f"targets.{pool.name} = {commands[e].targets[pool.name]}"
+            self._impossible(e, f"{of}: {missing[e, p]} more than {why}", int(missing[e, p]))
+        for (e, what, _), error in {self._about[k]: error for k, error in refused.items()}.items():
+            self._refuse(e, what, error)
+        return self._clipped
+
+    def _translate(self, e: int, command: Command) -> None:
+        """Orders in the sequence in which they take effect."""
         for instance in command.mutate:  # first: a target does not count who becomes another
-            clipped += self._refused("mutate", self.engine.mutate, e, instance)
-        plan = self._targets(command)
-        # Falling targets first: they free GPUs for the rising ones.
-        have = self.engine.instances(e)["state"]
-        order = sorted(plan, key=lambda t: t[1] - self._present(have, t[0]))
-        for p, count, source, was_clipped in order:
-            missing = self.engine.set_target(e, p, count, source)
-            clipped += was_clipped + missing
-            if missing:
-                pool = self.scenario.fleet.pools[p]
-                gpus = f"max_gpus = {self.scenario.fleet.max_gpus} allows"
-                why = "spot VMs there are" if pool.spot else gpus
-                self._impossible(f"targets.{pool.name} = {count}: {missing} more than {why}")
-        for name, limit in command.batch_limits.items():
-            p = self._pool(name, "batch_limits")
-            top = self.scenario.fleet.pools[p].max_batch
-            value, was_clipped = self._whole(limit, 1, top, f"batch_limits.{name}")
-            clipped += was_clipped
-            self.engine.set_batch_limit(e, p, value)
+            self._about.insert(len(self._orders.first), (e, "mutate", len(self._about)))
+            self._orders.first.append((e, order.Mutate(instance)))
+        self._of_pools(e, command)
         for instance, limit in command.instance_batch_limits.items():
             what = f"instance_batch_limits.{instance}"
-            clipped += self._refused(what, self.engine.set_instance_limit, e, instance, limit)
+            self._single(e, what, order.SetInstanceLimit(instance, limit))
         for name, kind in command.controllers.items():
             p = self._pool(name, "controllers")
-            self.engine.set_controller(e, p, _choice(kind, CONTROLLERS, f"controllers.{name}"))
-        for name, share in command.overflow_share.items():
-            fraction, was_clipped = self._fraction(share, f"overflow_share.{name}")
-            clipped += was_clipped
-            for m in range(len(self.scenario.fleet.llms)):
-                c = self._class(name, "overflow_share")
-                self.engine.set_overflow_share(e, m, c, fraction)
-        for name, rule in command.routers.items():
-            c = self._class(name, "routers")
-            chosen = _choice(rule, RULES, f"routers.{name}")
-            for m in range(len(self.scenario.fleet.llms)):
-                try:
-                    self.engine.set_router(e, m, c, chosen)
-                except ValueError as error:
-                    raise CommandError(f"routers.{name} = {rule!r}: {error}") from None
-        for instance in command.drain:
-            clipped += self._instance(e, instance, "drain", (InstanceState.ACTIVE,))
-        for instance, count in command.evict.items():
-            allowed = (InstanceState.ACTIVE, InstanceState.DRAINING)
-            clipped += self._instance(e, instance, "evict", allowed, count)
-        for move in command.move_waiting:
-            clipped += self._move(e, move)
-        for name, changes in command.operations.items():
-            clipped += self._operate(e, name, changes)
-        clipped += self._queues(e, command)
-        clipped += self._placement(e, command)
-        clipped += self._of_regions(e, command)
+            controller = _choice(kind, CONTROLLERS, f"controllers.{name}")
+            self._single(e, f"controllers.{name}", order.SetController(p, controller))
+        self._of_serving(e, command)
+        self._of_queues(e, command)
+        self._of_placement(e, command)
+        for what, single in self._regions.orders(e, command, partial(self._refuse, e)):
+            self._single(e, what, single, 0)  # one for every LLM
         if command.scale is not None:
-            clipped += self._refused("scale", self._scale, e, command.scale)
+            self._single(e, "scale", command.scale)
         for instance in command.fail:
-            clipped += self._refused("fail", self.engine.fail, e, instance)
+            self._single(e, "fail", order.Fail(instance))
         for host in command.fail_host:
-            clipped += self._refused("fail_host", self.engine.fail_host, e, host)
-        return clipped
+            self._single(e, "fail_host", order.FailHost(host))
 
-    def _of_regions(self, e: int, command: Command) -> int:
-        orders, refused = self._regions, 0
-        for where, threshold in command.regional_threshold.items():
-            what = f"regional_threshold.{_text(where)} = {threshold!r}"
-            refused += self._refused(what, orders.threshold, e, where, threshold)
-        for slo_class, preference in command.regional_preference.items():
-            what = f"regional_preference.{slo_class}"
-            refused += self._refused(what, orders.preference, e, slo_class, preference)
-        if command.background:
-            refused += self._refused("background", orders.background, e, command.background)
-        for pool, order in command.scaling.items():
-            refused += self._refused(f"scaling.{pool}", orders.scaling, e, pool, order)
-        return refused
+    def _single(self, e: int, what: str, single: SingleOrder, number: int | None = None) -> None:
+        self._about.append((e, what, len(self._about) if number is None else number))
+        self._orders.last.append((e, single))
 
-    def _scale(self, e: int, loads: Loads) -> None:
-        self.engine.scale(e, loads.slots, loads.sources, loads.partners or None)
+    # ---- by mechanism ----
 
-    def _operate(self, e: int, name: str, changes: Mapping[str, Any]) -> int:
-        where = f"operations.{name}"
-        given = dict(changes)
-        for key in given:
-            _choice(key, dict.fromkeys(_OPERATIONS, 0), where)
-        if "pull_rule" in given:
-            rules = {rule.name.lower().replace("_", "-"): rule for rule in PullRule}
-            given["pull_rule"] = _choice(given["pull_rule"], rules, f"{where}.pull_rule")
-        for key, value in given.items():
-            if key != "pull_rule" and not isinstance(value, (bool, np.bool_)):
-                raise CommandError(f"{where}.{key} = {value!r}: must be True or False")
-        p = self._pool(name, "operations")
-        return self._refused(where, partial(self.engine.set_operations, **given), e, p)
-
-    def _queues(self, e: int, command: Command) -> int:
-        """Groups first, then who pulls from them."""
-        refused = 0
-        if command.regroup is not None:
-            refused += self._refused("regroup", self.engine.regroup, e, *command.regroup)
-        for (llm, slo_class), (uppers, queues) in command.arrival_queues.items():
-            llms = {name: m for m, name in enumerate(self.scenario.fleet.llms)}
-            m, c = _choice(llm, llms, "arrival_queues"), self._class(slo_class, "arrival_queues")
-            what = f"arrival_queues.{llm}/{slo_class}"
-            bounds = [self._whole(upper, 0, 2**62, what) for upper in uppers]
-            refused += sum(clipped for _, clipped in bounds)
-            tokens = tuple(upper for upper, _ in bounds)
-            refused += self._refused(
-                what, self.engine.set_arrival_queues, e, m, c, tokens, tuple(queues)
-            )
-        for instance, order in command.pull.items():
-            refused += self._refused(
-                f"pull.{instance}", self.engine.set_pull, e, instance, tuple(order)
-            )
-        return refused
-
-    def _placement(self, e: int, command: Command) -> int:
-        """Rules first, then predictions, then who goes where."""
-        kinds = {name: kind for name, kind in RULES.items() if kind in DECODE_KINDS}
-        llms = {name: m for m, name in enumerate(self.scenario.fleet.llms)}
-        refused = 0
-        for name, rule in command.decode_routers.items():
-            c, kind = self._class(name, "decode_routers"), _choice(rule, kinds, "decode_routers")
-            for m in llms.values():
-                what = f"decode_routers.{name}"
-                refused += self._refused(what, self.engine.set_decode_router, e, m, c, kind)
-        for name, changes in command.placement.items():
-            c = self._class(name, "placement")
-            for m in llms.values():
-                refused += self._refused(f"placement.{name}", self._place, e, m, c, changes)
-        for i, model in command.placement_models.items():
-            what = f"placement_models.{i}"
-            ps = None if model is None else [_number(x, what, "numbers") * PS_PER_S for x in model]
-            refused += self._refused(what, self.engine.set_placement_model, e, i, ps)
-        if command.predictions is not None:
-            set_predictions = self.engine.set_predictions
-            refused += self._refused("predictions", set_predictions, e, *command.predictions)
-        for i, factor in command.drift.items():
-            refused += self._refused(f"drift.{i}", self._drift, e, i, factor)
-        if command.assign is not None:
-            refused += self._refused("assign", self.engine.assign, e, *command.assign)
-        for llm in command.route_gateway:
-            self.engine.route_gateway(e, _choice(llm, llms, "route_gateway"))
-        return refused
-
-    def _place(self, e: int, llm: int, slo_class: int, changes: Mapping[str, Any]) -> None:
-        now = self.engine.placement(e, llm, slo_class)
-        if now is None:
-            return  # no route of this LLM is by best fit
-        try:
-            config = PlacementConfig(**changes)
-        except ValidationError as error:  # no cluster could carry this out
-            what = error.errors(include_url=False)[0]
-            where = ".".join(str(part) for part in what["loc"])
-            raise TypeError(f"{where} = {what['input']!r}: {what['msg']}") from None
-        given = {name: getattr(config, name) for name in changes}
-        if "fallback" in given:
-            given["fallback"] = Fallback[given["fallback"].upper()]
-        new = {}
-        for name, value in given.items():
-            if not name.endswith("_s"):
-                new[name] = value
-            elif value is not None:
-                times = value * PS_PER_S
-                new[f"{name[:-2]}_ps"] = round(times) if name in ("ttft_s", "itl_s") else times
-        self.engine.set_placement(e, llm, slo_class, replace(now, **new))
-
-    def _drift(self, e: int, instance: int, factor: float) -> None:
-        pools = self.engine.spec.pool_of_slot
-        if not (isinstance(instance, (int, np.integer)) and 0 <= instance < len(pools)):
-            raise ValueError(f"must be in 0..{len(pools) - 1}")
-        p = pools[instance]
-        factors = self.scenario.fleet.pools[p].drifts
-        known = {1.0: self.engine.spec.pools[p].profile}
-        known |= dict(zip(factors, self.engine.spec.pools[p].drifts, strict=True))
-        if factor not in known:
-            raise ValueError(f"{factor}: must be one of {sorted(known)}")
-        self.engine.set_profile(e, instance, known[factor])
-
-    def _refused(self, what: str, order: Callable[..., None], *arguments: Any) -> int:
-        """1 if the engine finds an order impossible, and the scenario lets it pass."""
-        try:
-            order(*arguments)
-        except KeyError as error:
-            raise CommandError(f"{what}: {error.args[0]}") from None
-        except TypeError as error:
-            raise CommandError(f"{what}: {error}") from error
-        except (OverflowError, ValueError) as error:  # an engine's numbers have 64 bits
-            self._impossible(f"{what}: {error}")
-            return 1
-        return 0
-
-    # ---- parts ----
-
-    def _targets(self, command: Command) -> list[tuple[int, int, int, int]]:
-        plan = []
-        self._check_sources(command.load_source)
+    def _of_pools(self, e: int, command: Command) -> None:
+        pools, source = self.scenario.fleet.pools, command.load_source
+        self._check_sources(source)
+        if not (command.targets or command.batch_limits or command.overflow_share):
+            return
+        orders = self._orders.pools
+        if orders is None:
+            n, n_classes = self.engine.n_episodes, len(self.scenario.classes)
+            orders = self._orders.pools = PoolOrders.none(n, len(pools), n_classes)
         for name, count in command.targets.items():
             p = self._pool(name, "targets")
-            pool = self.scenario.fleet.pools[p]
-            value, was_clipped = self._whole(count, 0, pool.max_instances, f"targets.{name}")
-            source = command.load_source
-            if isinstance(source, Mapping):
-                source = source.get(name)
-            if source is None:
-                source = pool.engine_source
-            plan.append((p, value, _choice(source, SOURCES, "load_source"), was_clipped))
-        return plan
+            top = pools[p].max_instances
+            orders.targets[e, p] = self._whole(e, count, 0, top, f"targets.{name}")
+            given = source.get(name) if isinstance(source, Mapping) else source
+            if given is not None:
+                orders.sources[e, p] = _choice(given, SOURCES, "load_source")
+        for name, limit in command.batch_limits.items():
+            p = self._pool(name, "batch_limits")
+            top = pools[p].max_batch
+            orders.limits[e, p] = self._whole(e, limit, 1, top, f"batch_limits.{name}")
+        for name, share in command.overflow_share.items():
+            fraction = self._fraction(e, share, f"overflow_share.{name}")
+            orders.shares[e, self._class(name, "overflow_share")] = fraction
 
     def _check_sources(self, source: Mapping[str, str] | str | None) -> None:
         """Refuse unknown pools and sources, whether or not anything is started now."""
@@ -383,39 +254,111 @@ class Dispatcher:
         elif source is not None:
             _choice(source, SOURCES, "load_source")
 
-    def _present(self, states: Any, p: int) -> int:
-        first = self.engine.spec.first_slot[p]
-        mine = states[first : first + self.engine.spec.pools[p].n_slots]
-        up = (InstanceState.ACQUIRING, InstanceState.LOADING, InstanceState.ACTIVE)
-        return int(sum((mine == s).sum() for s in up))
-
-    def _instance(
-        self, e: int, instance: int, what: str, allowed: tuple[InstanceState, ...], count: int = 0
-    ) -> int:
-        number, clipped = self._whole(instance, 0, self.engine.spec.n_instances - 1, what)
-        state = InstanceState(int(self.engine.instances(e)["state"][number]))
-        if clipped or state not in allowed:
-            self._impossible(f"{what}: instance {instance} is {state.name}")
-            return 1
-        if what == "drain":
-            self.engine.drain(e, number)
-            return 0
-        value, clipped = self._whole(count, 0, 2**31 - 1, f"evict.{number}")
-        self.engine.evict(e, number, value)
-        return clipped
-
-    def _move(self, e: int, move: tuple[int, int, int]) -> int:
-        try:
-            source, target, count = move
-        except (TypeError, ValueError):
-            raise CommandError(f"move_waiting: {move!r}: must be (from, to, count)") from None
+    def _of_serving(self, e: int, command: Command) -> None:
+        for name, rule in command.routers.items():
+            c = self._class(name, "routers")
+            chosen = _choice(rule, RULES, f"routers.{name}")
+            for m in self._llms.values():
+                try:
+                    check_router(self.engine.spec, m, c, chosen)
+                except ValueError as error:
+                    raise CommandError(f"routers.{name} = {rule!r}: {error}") from None
+                self._single(e, f"routers.{name}", order.SetRouter(m, c, chosen))
         top = self.engine.spec.n_instances - 1
-        ends = [self._whole(i, 0, top, "move_waiting: instance") for i in (source, target)]
-        value, clipped = self._whole(count, 0, 2**31 - 1, "move_waiting: count")
-        if any(unknown for _, unknown in ends):
-            return 1
-        order, where = self.engine.move_waiting, (number for number, _ in ends)
-        return self._refused("move_waiting", order, e, *where, value) or clipped
+        for instance in command.drain:
+            if (number := self._exactly(e, instance, 0, top, "drain")) is not None:
+                self._single(e, "drain", order.Drain(number))
+        for instance, count in command.evict.items():
+            if (number := self._exactly(e, instance, 0, top, "evict")) is not None:
+                value = self._whole(e, count, 0, 2**31 - 1, f"evict.{number}")
+                self._single(e, f"evict.{number}", order.Evict(number, value))
+        for move in command.move_waiting:
+            try:
+                source, target, count = move
+            except (TypeError, ValueError):
+                raise CommandError(f"move_waiting: {move!r}: must be (from, to, count)") from None
+            before = self._clipped[e]
+            start = self._exactly(e, source, 0, top, "move_waiting: instance")
+            end = self._exactly(e, target, 0, top, "move_waiting: instance")
+            value = self._whole(e, count, 0, 2**31 - 1, "move_waiting: count")
+            self._clipped[e] = min(self._clipped[e], before + 1)
+            if start is not None and end is not None:
+                self._single(e, "move_waiting", order.MoveWaiting(start, end, value))
+        for name, changes in command.operations.items():
+            self._operate(e, name, changes)
+
+    def _operate(self, e: int, name: str, changes: Mapping[str, Any]) -> None:
+        where = f"operations.{name}"
+        given = dict(changes)
+        for key in given:
+            _choice(key, dict.fromkeys(_OPERATIONS, 0), where)
+        if "pull_rule" in given:
+            rules = {rule.name.lower().replace("_", "-"): rule for rule in PullRule}
+            given["pull_rule"] = _choice(given["pull_rule"], rules, f"{where}.pull_rule")
+        for key, value in given.items():
+            if key != "pull_rule" and not isinstance(value, (bool, np.bool_)):
+                raise CommandError(f"{where}.{key} = {value!r}: must be True or False")
+        self._single(e, where, order.SetOperations(self._pool(name, "operations"), **given))
+
+    def _of_queues(self, e: int, command: Command) -> None:
+        """Groups first, then who pulls from them."""
+        if command.regroup is not None:
+            self._single(e, "regroup", order.Regroup(*_pairs("regroup", command.regroup)))
+        for (llm, slo_class), (uppers, queues) in command.arrival_queues.items():
+            m = _choice(llm, self._llms, "arrival_queues")
+            c = self._class(slo_class, "arrival_queues")
+            what = f"arrival_queues.{llm}/{slo_class}"
+            tokens = tuple(self._whole(e, upper, 0, 2**62, what) for upper in uppers)
+            self._single(e, what, order.SetArrivalQueues(m, c, tokens, tuple(queues)))
+        for instance, queues in command.pull.items():
+            self._single(e, f"pull.{instance}", order.SetPull(instance, tuple(queues)))
+
+    def _of_placement(self, e: int, command: Command) -> None:
+        """Rules first, then predictions, then who goes where."""
+        kinds = {name: kind for name, kind in RULES.items() if kind in DECODE_KINDS}
+        for name, rule in command.decode_routers.items():
+            c, kind = self._class(name, "decode_routers"), _choice(rule, kinds, "decode_routers")
+            for m in self._llms.values():
+                self._single(e, f"decode_routers.{name}", order.SetDecodeRouter(m, c, kind))
+        for name, changes in command.placement.items():
+            c = self._class(name, "placement")
+            for m in self._llms.values():
+                now = self.engine.placement(e, m, c)
+                if now is not None:  # a route of this LLM is by best fit
+                    what = f"placement.{name}"
+                    new = _changed_placement(what, now, changes)
+                    self._single(e, what, order.SetPlacement(m, c, new))
+        for i, model in command.placement_models.items():
+            what = f"placement_models.{i}"
+            ps = None if model is None else [_number(x, what, "numbers") * PS_PER_S for x in model]
+            self._single(e, what, order.SetPlacementModel(i, ps))
+        if command.predictions is not None:
+            pairs = _pairs("predictions", command.predictions)
+            self._single(e, "predictions", order.SetPredictions(*pairs))
+        for i, factor in command.drift.items():
+            try:
+                self._single(e, f"drift.{i}", self._drift(i, factor))
+            except ValueError as error:
+                self._refuse(e, f"drift.{i}", error)
+        if command.assign is not None:
+            self._single(e, "assign", order.Assign(*_pairs("assign", command.assign)))
+        for llm in command.route_gateway:
+            m = _choice(llm, self._llms, "route_gateway")
+            self._single(e, "route_gateway", order.RouteGateway(m))
+
+    def _drift(self, instance: int, factor: float) -> order.SetProfile:
+        pools = self.engine.spec.pool_of_slot
+        if not (isinstance(instance, (int, np.integer)) and 0 <= instance < len(pools)):
+            raise ValueError(f"must be in 0..{len(pools) - 1}")
+        p = pools[instance]
+        factors = self.scenario.fleet.pools[p].drifts
+        known = {1.0: self.engine.spec.pools[p].profile}
+        known |= dict(zip(factors, self.engine.spec.pools[p].drifts, strict=True))
+        if factor not in known:
+            raise ValueError(f"{factor}: must be one of {sorted(known)}")
+        return order.SetProfile(instance, known[factor])
+
+    # ---- parts ----
 
     def _pool(self, name: str, where: str) -> int:
         return _choice(name, self._pools, where)
@@ -423,29 +366,69 @@ class Dispatcher:
     def _class(self, name: str, where: str) -> int:
         return _choice(name, self._classes, where)
 
-    def _whole(self, value: Any, low: int, high: int, where: str) -> tuple[int, int]:
+    def _whole(self, e: int, value: Any, low: int, high: int, where: str) -> int:
         number = _number(value, where, "a whole number")
         clipped = min(max(number, low), high)
         if clipped != number:
-            self._impossible(f"{where} = {value!r}: must be in {low}..{high}")
+            self._impossible(e, f"{where} = {value!r}: must be in {low}..{high}")
         elif clipped != int(clipped):
             raise CommandError(f"{where} = {value!r}: must be a whole number")
-        return int(clipped), int(clipped != number)
+        return int(clipped)
 
-    def _fraction(self, value: Any, where: str) -> tuple[float, int]:
+    def _exactly(self, e: int, value: Any, low: int, high: int, where: str) -> int | None:
+        """The same, but what is out of range names nothing: None."""
+        before = self._clipped[e]
+        number = self._whole(e, value, low, high, where)
+        return number if self._clipped[e] == before else None
+
+    def _fraction(self, e: int, value: Any, where: str) -> float:
         number = _number(value, where, "a number in 0..1")
         clipped = min(max(number, 0.0), 1.0)
         if clipped != number:
-            self._impossible(f"{where} = {value!r}: must be in 0..1")
-        return clipped, int(clipped != number)
+            self._impossible(e, f"{where} = {value!r}: must be in 0..1")
+        return clipped
 
-    def _impossible(self, message: str) -> None:
+    def _refuse(self, e: int, what: str, error: Exception) -> None:
+        """An order that is not possible counts; one that no cluster could carry out is an error."""
+        if isinstance(error, KeyError):
+            raise CommandError(f"{what}: {error.args[0]}") from None
+        if isinstance(error, TypeError):
+            raise CommandError(f"{what}: {error}") from error
+        self._impossible(e, f"{what}: {error}")
+
+    def _impossible(self, e: int, message: str, count: int = 1) -> None:
         if self.scenario.impossible_commands == "error":
             raise CommandError(message)
+        self._clipped[e] += count
 
 
-def _text(key: tuple[str, str] | str) -> str:
-    return key if isinstance(key, str) else "/".join(key)
+def _pairs(what: str, given: Pairs) -> Pairs:
+    try:
+        one, other = given
+    except (TypeError, ValueError):
+        raise CommandError(f"{what}: must be two arrays of the same length") from None
+    return one, other
+
+
+def _changed_placement(what: str, now: PlacementSpec, changes: Mapping[str, Any]) -> PlacementSpec:
+    """`now` with some fields as a scenario's `placement` has them."""
+    try:
+        config = PlacementConfig(**changes)
+    except ValidationError as error:  # no cluster could carry this out
+        found = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in found["loc"])
+        raise CommandError(f"{what}: {where} = {found['input']!r}: {found['msg']}") from None
+    given = {name: getattr(config, name) for name in changes}
+    if "fallback" in given:
+        given["fallback"] = Fallback[given["fallback"].upper()]
+    new = {}
+    for name, value in given.items():
+        if not name.endswith("_s"):
+            new[name] = value
+        elif value is not None:
+            times = value * PS_PER_S
+            new[f"{name[:-2]}_ps"] = round(times) if name in ("ttft_s", "itl_s") else times
+    return replace(now, **new)
 
 
 def _number(value: Any, where: str, kind: str) -> float:

@@ -45,11 +45,13 @@ class DelayedCluster:
     def follow(self, commands: Sequence[Command]) -> None:
         """The first simulation has carried out these commands, one per episode, and gone on."""
         held = np.zeros(len(commands), bool)
+        due: dict[int, Command] = {}
         for e, (orders, command) in enumerate(zip(self._orders, commands, strict=True)):
             orders.append(command)
             held[e] = len(orders) <= self.steps
             if not held[e]:
-                self.sim.apply(e, orders.popleft())
+                due[e] = orders.popleft()
+        self.sim.command(due)
         if not held.all():
             self.sim.advance_others(held)
 

@@ -6,8 +6,9 @@ An endpoint is all that serves an LLM in a region (SageServe, section 3.2).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -15,11 +16,14 @@ from numpy.typing import NDArray
 
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile_regions import SCALING_KINDS, managed, ppm, spot_groups
+from llmscale_env.sim.orders import SetManagers, SetRegional, SetScaling, SingleOrder
 from llmscale_env.sim.picoseconds import ps
 from llmscale_env.sim.spec import InstanceState, ScalingThresholds
+from llmscale_env.sim.spec.region_checks import check_regional
 from llmscale_env.workload.requests import PS_PER_S
 
 if TYPE_CHECKING:
+    from llmscale_env.control.command import Command
     from llmscale_env.sim.engine import Engine
 
 T = TypeVar("T")
@@ -168,13 +172,11 @@ def see_regions(scenario: Scenario, engine: Engine, e: int) -> RegionsSeen:
     )
 
 
-class RegionDispatcher:
-    """Carries out orders about regions on an engine.
+class RegionTranslator:
+    """Turns what a command orders about regions into orders.
 
-    Raises (every method):
-        KeyError: an unknown name; the message names it and what there is.
-        TypeError: no number where one must be (NaN included), or no order at all.
-        ValueError: a value that is not possible.
+    What is wrong is a `KeyError` (an unknown name), a `TypeError` (no number where one must be, NaN included,
+    or no order at all) or a `ValueError` (a value that is not possible).
     """
 
     def __init__(self, scenario: Scenario, engine: Engine) -> None:
@@ -183,19 +185,50 @@ class RegionDispatcher:
         self._pools = {pool.name: p for p, pool in enumerate(scenario.fleet.pools)}
         self._classes = {c.name: k for k, c in enumerate(scenario.classes)}
         self._regions = {name: j for j, name in enumerate(scenario.region_names)}
-        self._clients = scenario.region_names
 
-    def threshold(self, e: int, where: tuple[str, str] | str, threshold: float) -> None:
+    def orders(
+        self, e: int, command: Command, refuse: Callable[[str, Exception], None]
+    ) -> Iterator[tuple[str, SingleOrder]]:
+        """(what it is called, order) in sequence; what is wrong goes to `refuse` by its name."""
+        self._takes: dict[tuple[int, int], list[int]] = {}  # thresholds as they will be
+        parts: list[tuple[str, Callable[[], list[SingleOrder]]]] = []
+        for where, threshold in command.regional_threshold.items():
+            what = f"regional_threshold.{in_words(where)} = {threshold!r}"
+            parts.append((what, partial(self._threshold, e, where, threshold)))
+        for slo_class, preference in command.regional_preference.items():
+            what = f"regional_preference.{slo_class}"
+            parts.append((what, partial(self._preference, e, slo_class, preference)))
+        if command.background:
+            parts.append(("background", partial(self._background, e, command.background)))
+        for pool, order in command.scaling.items():
+            parts.append((f"scaling.{pool}", partial(self._scaling, pool, order)))
+        for what, part in parts:
+            try:
+                found = part()
+            except (KeyError, TypeError, ValueError) as error:
+                refuse(what, error)
+            else:
+                yield from ((what, single) for single in found)
+
+    def _threshold(
+        self, e: int, where: tuple[str, str] | str, threshold: float
+    ) -> list[SingleOrder]:
         """Utilisation below which a region is taken, for all LLMs of a class; of one region or of all."""
         slo_class, region = (where, None) if isinstance(where, str) else where
         value = ppm(_number("threshold", threshold))
         each = slice(None) if region is None else _known(region, self._regions, "region")
+        found: list[SingleOrder] = []
         for m, c in self._routes(slo_class):
-            now = np.array(self.engine.regional(e, m, c)[0])
-            now[each] = value
-            self.engine.set_regional(e, m, c, threshold_ppm=now.tolist())
+            takes = np.array(self._takes.get((m, c)) or self.engine.regional(e, m, c)[0])
+            takes[each] = value
+            check_regional(self.engine.spec, m, c, takes.tolist(), None)
+            self._takes[m, c] = takes.tolist()
+            found.append(SetRegional(m, c, threshold_ppm=takes.tolist()))
+        return found
 
-    def preference(self, e: int, slo_class: str, orders: Mapping[str, Sequence[str]]) -> None:
+    def _preference(
+        self, e: int, slo_class: str, orders: Mapping[str, Sequence[str]]
+    ) -> list[SingleOrder]:
         """Orders of regions, for all LLMs of a class; clients' regions left out stay as they are."""
         given = {
             _known(client, self._regions, "region"): [
@@ -203,16 +236,18 @@ class RegionDispatcher:
             ]
             for client, order in orders.items()
         }
+        found: list[SingleOrder] = []
         for m, c in self._routes(slo_class):
             rows = list(self.engine.regional(e, m, c)[1])
             for client, order in given.items():
                 # A route of an LLM that is not everywhere has fewer regions.
                 rows[client] = tuple(j for j in order if j in rows[client]) or rows[client]
-            self.engine.set_regional(e, m, c, preference=tuple(rows))
+            found.append(SetRegional(m, c, preference=tuple(rows)))
+        return found
 
-    def background(
+    def _background(
         self, e: int, thresholds: Mapping[tuple[str, str] | str, tuple[float, float]]
-    ) -> None:
+    ) -> list[SingleOrder]:
         """Thresholds of queue managers, by queue and region, or by queue for all regions."""
         one, two = self.engine.manager_ppm(e).T.copy()
         for key, values in thresholds.items():
@@ -229,10 +264,10 @@ class RegionDispatcher:
                 raise TypeError(f"{key!r}: {values!r}: must be two utilisations")
             first, second = (ppm(_number("threshold", value)) for value in values)
             one[mine], two[mine] = first, second
-        self.engine.set_managers(e, one, two)
+        return [SetManagers(one, two)]
 
-    def scaling(self, e: int, pool: str, order: ScalingOrder) -> None:
-        """Begin an hour of a pool's rule."""
+    def _scaling(self, pool: str, order: ScalingOrder) -> list[SingleOrder]:
+        """The beginning of an hour of a pool's rule."""
         p = _known(pool, self._pools, "pool")
         if not isinstance(order, ScalingOrder):
             raise TypeError(f"{order!r}: must be a ScalingOrder")
@@ -240,7 +275,7 @@ class RegionDispatcher:
         target = -1 if order.target is None else _whole("target", order.target)
         forecast = _number("forecast_tokens_per_s", order.forecast_tokens_per_s)
         thresholds = self._thresholds(p, order.thresholds) if order.thresholds else None
-        self.engine.set_scaling(e, p, kind, target, round(forecast * 1e6), thresholds)
+        return [SetScaling(p, kind, target, round(forecast * 1e6), thresholds)]
 
     def _thresholds(self, p: int, given: Mapping[str, float]) -> ScalingThresholds:
         """Those of pool `p`, the given ones replaced."""
@@ -265,6 +300,11 @@ class RegionDispatcher:
         if not found:
             raise ValueError(f"class {slo_class!r}: no route of kind regional")
         return found
+
+
+def in_words(key: tuple[str, str] | str) -> str:
+    """A name, or two with a slash between them."""
+    return key if isinstance(key, str) else "/".join(key)
 
 
 def _known(name: str, known: Mapping[str, T], what: str) -> T:

@@ -6,7 +6,7 @@ The run loop of policies and the environments both stand on this, with one episo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -33,7 +33,7 @@ from llmscale_env.sim.compile import compile_cluster, ps
 from llmscale_env.sim.engine import make_engine
 from llmscale_env.sim.metrics import doomed
 from llmscale_env.sim.observed import Gateways, VirtualQueues, Weights
-from llmscale_env.sim.orders import Orders
+from llmscale_env.sim.orders import Fail, Loads, Orders
 from llmscale_env.sim.picoseconds import seconds
 from llmscale_env.sim.spec import InstanceState, RequestState
 from llmscale_env.workload.days import PastRequests
@@ -215,15 +215,28 @@ class ClusterSimulation:
 
     def apply(self, e: int, command: Command) -> int:
         """Carry out a command now; returns how many orders were clipped."""
+        return int(self.command({e: command})[e])
+
+    def command(self, commands: Mapping[int, Command]) -> NDArray[np.int64]:
+        """Carry out commands by episode now; (E,) how many orders were clipped."""
         self._look_again()
-        clipped = self._dispatcher.apply(e, command)
-        self.clipped[e] += clipped
+        clipped = self._dispatcher.apply(commands)
+        self.clipped += clipped
         return clipped
 
     def order(self, orders: Orders) -> NDArray[np.int64]:
-        """Carry out orders for all episodes now; (E,) how many instances could not be started."""
+        """Carry out orders for all episodes now; (E,) how many instances could not be started.
+
+        Loads that are refused (a lower target may have stopped a source) count with all their instances.
+        """
         self._look_again()
-        missing = self.engine.apply(orders)
+        outcome = self.engine.apply(orders)
+        missing: NDArray[np.int64] = outcome.missing.sum(axis=1)
+        for k, error in outcome.refused.items():
+            e, order = (*orders.first, *orders.last)[k]
+            if not isinstance(order, Loads):
+                raise error
+            missing[e] += len(order)
         self.clipped += missing
         return missing
 
@@ -302,7 +315,7 @@ class ClusterSimulation:
             for at_ps, instance in requests.failures[first:last].tolist():
                 self.engine.advance(e, at_ps)
                 if self.engine.instances(e)["state"][instance] != InstanceState.OFF:
-                    self.engine.fail(e, instance)
+                    self.engine.apply(Orders(last=[(e, Fail(instance))]))
 
     def _charge_doomed(self, e: int) -> None:
         """At the horizon: who can no longer meet a target is late, finished or not."""

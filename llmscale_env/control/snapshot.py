@@ -22,6 +22,9 @@ FORECAST_QUANTILES = (0.5, 0.9)
 class Snapshot:
     """The numbers of many episodes side by side: what observation blocks are computed from.
 
+    Structured arrays are the engine's own, with times in picoseconds. Blocks divide them by targets in
+    picoseconds, as whole numbers: a detour by seconds would change the last digits of observations.
+
     Attributes:
         time_s: (E,) present time.
         clock_s: (E,) present time of the week, as in `ClusterView`.
@@ -29,7 +32,7 @@ class Snapshot:
         length_s: (E,) length of the last interval, 0 at the start.
         by_class: name -> (E, C) counts of the last interval (names as in `CLASS_SEEN`).
         by_pool: name -> (E, P) counts of the last interval.
-        tally, pools, queues: (E, C), (E, P), (E, Q) structured, as in `ClusterView`.
+        tally, pools, queues: (E, C), (E, P), (E, Q) structured (`CLASS_SEEN`, `POOL_SEEN`, `QUEUE_SEEN`).
         history: (E, k, C) arrivals of all intervals; those before `interval[e]` have ended.
         token_history: (E, k, C) likewise their input and predicted output tokens.
         step, interval: (E,) number of the decision, intervals that have ended: the same unless decisions

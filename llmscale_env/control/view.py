@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -116,14 +116,13 @@ class RequestsUnderWay(QueuedRequests):
 class ClusterView:
     """Read-only state of a cluster as a controller could really know it.
 
+    All times are seconds. Columns of structured arrays are those of `sim.observed`, where a column `NAME_s`
+    stands for `NAME_ps`, or for both where whole seconds are kept there apart. NaN: there is no such time.
+
     Attributes:
         scenario: the configuration.
         time_s, step: present time, number of the decision.
         window: what happened since the last decision.
-        totals: (C,) structured, counts by class since the start (`CLASS_SEEN`).
-        pools: (P,) structured, one row per pool (`POOL_SEEN` of `sim.observed`); times in it are picoseconds.
-        queues: (Q,) structured, one row per shared queue with a name (`QUEUE_SEEN`).
-        groups: (K,) likewise, the fleet's group queues: queue number `Q + k` is the k-th of them.
         forecast_rate_per_s: (C,) expected arrivals per second by class at the time at which an
             instance ordered now would serve, from the run's forecaster; None without one.
         forecast_error: (C,) its recent weighted absolute percentage error.
@@ -170,11 +169,33 @@ class ClusterView:
         # Packed: a selection of fields keeps the bytes of the others in its gaps.
         totals = np.empty(engine.class_seen.shape[1], CLASS_SEEN)
         totals[...] = engine.class_seen[e]
-        self.totals = _locked(totals)
-        self.pools = _frozen(engine.pool_seen[e])
-        named = len(scenario.fleet.queues)
-        self.queues = _frozen(engine.queue_seen[e, :named])
-        self.groups = _frozen(engine.queue_seen[e, named : named + scenario.fleet.group_queues])
+        self._totals = _locked(totals)
+        self._pools = _frozen(engine.pool_seen[e])
+        self._queues = _frozen(engine.queue_seen[e])
+
+    # ---- counts since the start, and what stands ----
+
+    @cached_property
+    def totals(self) -> NDArray[Any]:
+        """(C,) CLASS_SEEN, counts by class since the start."""
+        return _locked(in_seconds(self._totals))
+
+    @cached_property
+    def pools(self) -> NDArray[Any]:
+        """(P,) POOL_SEEN, one row per pool."""
+        return _locked(in_seconds(self._pools))
+
+    @cached_property
+    def queues(self) -> NDArray[Any]:
+        """(Q,) QUEUE_SEEN, one row per shared queue with a name."""
+        return _locked(in_seconds(self._queues[: len(self.scenario.fleet.queues)]))
+
+    @cached_property
+    def groups(self) -> NDArray[Any]:
+        """(K,) likewise, the fleet's group queues: queue number `Q + k` is the k-th of them."""
+        fleet = self.scenario.fleet
+        named = len(fleet.queues)
+        return _locked(in_seconds(self._queues[named : named + fleet.group_queues]))
 
     # ---- by name ----
 
@@ -187,7 +208,7 @@ class ClusterView:
 
     def instances_of(self, p: int) -> int:
         """Instances of pool `p` that a target counts: acquiring, loading and active."""
-        seen = self.pools[p]
+        seen = self._pools[p]
         return int(seen["acquiring"] + seen["loading"] + seen["active"])
 
     # ---- details, made when asked for ----
@@ -208,9 +229,9 @@ class ClusterView:
             length_s=np.array([self.window.length_s]),
             by_class=self._counts[0],
             by_pool=self._counts[1],
-            tally=self.totals[None],
-            pools=self.pools[None],
-            queues=self.queues[None],
+            tally=self._totals[None],
+            pools=self._pools[None],
+            queues=self._queues[None, : len(self.scenario.fleet.queues)],
             history=history,
             step=np.array([self.step]),
             interval=np.array([len(self.history)]),
@@ -218,7 +239,7 @@ class ClusterView:
             forecast_error=(none if error is None else error)[None],
             see_virtual=partial(self._engine.virtual_queues, self._e, self._e + 1),
             see_gateways=partial(self._engine.gateways, self._e, self._e + 1),
-            see_weights=lambda: self.weights,
+            see_weights=partial(self._engine.weights, self._e, self._e + 1),
             see_endpoints=self._see_endpoints,
             see_tokens=self._padded_tokens,
             see_quantiles=None if quantiles is None else lambda: quantiles()[None],
@@ -251,15 +272,16 @@ class ClusterView:
             np.array([self._finished_before]),
         )
 
-    @property
+    @cached_property
     def instances(self) -> NDArray[Any]:
         """(I,) INSTANCE_DTYPE, every instance slot."""
-        return _locked(self._engine.instances(self._e))
+        return _locked(in_seconds(self._engine.instances(self._e)))
 
     @cached_property
     def weights(self) -> Weights:
         """Where weights are, of this episode alone: who loads from whom, for how long; use of links."""
-        return self._engine.weights(self._e, self._e + 1)
+        seen = self._engine.weights(self._e, self._e + 1)
+        return replace(seen, instances=in_seconds(seen.instances))
 
     @cached_property
     def regions(self) -> RegionsSeen:
@@ -279,7 +301,7 @@ class ClusterView:
     @property
     def loading(self) -> NDArray[Any]:
         """(I,) LOADING_DTYPE, the weights of every instance slot."""
-        return _locked(self._engine.loading(self._e))
+        return _locked(in_seconds(self._engine.loading(self._e)))
 
     @property
     def homes(self) -> NDArray[Any]:
@@ -302,7 +324,7 @@ class ClusterView:
     @property
     def reports(self) -> NDArray[Any]:
         """(I,) REPORT_DTYPE, the last prefill and decode iteration that every worker has completed."""
-        return _locked(self._engine.reports(self._e))
+        return _locked(in_seconds(self._engine.reports(self._e)))
 
     @property
     def under_way(self) -> RequestsUnderWay:
@@ -418,7 +440,7 @@ class ClusterView:
 
     def output_statistics(self, slo_class: int) -> tuple[float, float, int]:
         """(mean, standard deviation, number) of output tokens of finished requests of a class."""
-        row = self.totals[slo_class]
+        row = self._totals[slo_class]
         n = int(row["finished"])
         if n == 0:
             return 0.0, 0.0, 0
@@ -434,3 +456,40 @@ def _frozen(array: NDArray[Any]) -> NDArray[Any]:
 def _locked(array: NDArray[Any]) -> NDArray[Any]:
     array.setflags(write=False)
     return array
+
+
+def in_seconds(rows: NDArray[Any]) -> NDArray[Any]:
+    """The same columns, but every `NAME_ps` is a `NAME_s` in seconds; NaN where there is none.
+
+    What is kept as whole seconds and the rest becomes one column.
+
+    Args:
+        rows: in one piece, of which each picosecond is at least 0, or -1 for none.
+    """
+    shown_as, names, apart = _columns_in_seconds(rows.dtype)
+    shown = rows.view(np.uint8).copy().view(shown_as)  # as bytes: a copy by columns is slow
+    ps = np.array([rows[f"{name}_ps"] for name in names])
+    for name, found in zip(names, np.where(ps < 0, np.nan, ps / PS_PER_S), strict=True):
+        shown[f"{name}_s"] = found
+    for name in apart:
+        shown[name] += rows[name]
+    return shown
+
+
+@cache
+def _columns_in_seconds(
+    dtype: np.dtype[Any],
+) -> tuple[np.dtype[Any], tuple[str, ...], tuple[str, ...]]:
+    """The columns, float64 at the place of int64; names of those that change; those of whole seconds."""
+    fields: Any = dtype.fields
+    names = tuple(name[:-3] for name in fields if name.endswith("_ps"))
+    apart = tuple(f"{name}_s" for name in names if f"{name}_s" in fields)
+    kept = {name: of[:2] for name, of in fields.items()}
+    for name in names:
+        del kept[f"{name}_ps"]  # and the whole seconds, if they are apart, make way
+        kept[f"{name}_s"] = (np.dtype(np.float64), fields[f"{name}_ps"][1])
+    in_order = sorted(kept, key=lambda name: kept[name][1])
+    formats, offsets = zip(*(kept[name] for name in in_order), strict=True)
+    size = dtype.itemsize
+    columns: Any = {"names": in_order, "formats": formats, "offsets": offsets, "itemsize": size}
+    return np.dtype(columns), names, apart

@@ -125,7 +125,7 @@ class ActionDecoder:
 
     def orders(self, action: NDArray[np.int64], now: Snapshot) -> ActionOrders:
         """Orders for all episodes from their actions (E, parts)."""
-        orders = ActionOrders.none(len(action), *self._shape)
+        orders = ActionOrders(shape=(len(action), *self._shape))
         at = 0
         for head in self.heads:
             head.write(action[:, at : at + len(head.parts)], now, orders)

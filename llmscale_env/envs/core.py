@@ -204,9 +204,7 @@ class ServingCore:
             followed = reference.command(orders.percents_of(e))
             self._commands[e] = with_orders(followed, self._commands[e])
         clipped = self._impossible(orders)
-        for e, command in enumerate(self._commands):
-            clipped[e] += self.sim.apply(e, command)
-        return clipped
+        return clipped + self.sim.command(dict(enumerate(self._commands)))
 
     def _refuse(self, impossible: NDArray[np.int64]) -> None:
         """Choices that count for nothing are an error if the scenario says so."""

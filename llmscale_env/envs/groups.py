@@ -158,19 +158,23 @@ class GroupLayout:
 
     # ---- ordering ----
 
-    def order(self, ahead: NDArray[np.int64], seen: VirtualQueues, orders: QueueOrders) -> None:
+    def order(
+        self, ahead: NDArray[np.int64], seen: VirtualQueues, orders: QueueOrders
+    ) -> NDArray[np.int64]:
         """Tend the groups, and write every instance's list.
 
         Args:
             ahead: (E, I) 0: stay with the LLM and put nothing ahead, k: put the k-th group shown ahead.
             seen: as the cluster stands.
             orders: written to.
+
+        Returns:
+            (E,) choices that were not possible and count for nothing.
         """
         shown = self.shown(seen)
         n_episodes, n_inst = ahead.shape
         episodes = np.arange(n_episodes)[:, None]
         allowed = np.take_along_axis(self.possible(seen), ahead[:, :, None], axis=2)[:, :, 0]
-        orders.impossible += (~allowed).sum(axis=1)
         choice = np.where(allowed, ahead, 0)
         slots = self.queue_of_slot(shown)
         head = np.where(choice > 0, slots[episodes, np.maximum(choice - 1, 0)], -1)
@@ -199,6 +203,8 @@ class GroupLayout:
             same &= seen.pull[:, :, width] < 0
         orders.pulls[:, :, :width] = lists
         orders.counts[:] = np.where(same, AS_IS, counts)
+        impossible: NDArray[np.int64] = (~allowed).sum(axis=1)
+        return impossible
 
     def _llm_wanted(self, seen: VirtualQueues, shown: Shown) -> NDArray[np.int64]:
         """(E, I) LLM of an instance's list, as long as anybody waits for it, else the LLM that it has."""

@@ -25,6 +25,11 @@ FEATURES = (
 
 N_FEATURES = len(FEATURES)
 
+
+class RouterError(ValueError):
+    """A custom router raised, or answered with something that is no candidate."""
+
+
 RAISED = -(2**63)
 """The compiled router's answer where the function raised."""
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.sim.observed import Gateways, VirtualQueues, Weights
-from llmscale_env.sim.orders import Orders
+from llmscale_env.sim.orders import Orders, Outcome
 from llmscale_env.sim.spec import ClusterSpec, PlacementSpec
-from llmscale_env.sim.spec.regions import ScalingThresholds
 from llmscale_env.sim.streaming import Retired
 from llmscale_env.workload.requests import RequestTable
 
@@ -20,7 +18,7 @@ class Engine(Protocol):
     """Episodes of one cluster, side by side: `E` of them with `I` instance slots in `P` pools.
 
     Times are picoseconds. Columns of structured arrays stand in `sim.observed`, the meaning of every order in
-    docs/engine.md. An order that is not possible raises `ValueError` and changes nothing.
+    docs/engine.md.
 
     Attributes:
         spec: the cluster (the same for all).
@@ -212,189 +210,27 @@ class Engine(Protocol):
     def under_way(self, e: int) -> NDArray[Any]:
         """(n,) UNDER_WAY_DTYPE, the requests in gateways and at instances, list by list."""
 
-    # ---- orders for all episodes ----
-
-    def apply(self, orders: Orders) -> NDArray[np.int64]:
-        """Carry out orders for all episodes now, or none of them; `orders` stays as it is.
-
-        Returns:
-            (E,) how many instances could not be started: there were no GPUs or VMs, or a source of weights
-            had gone by then. `orders.impossible` counts the other choices.
-
-        Raises:
-            ValueError: as `OrderChecks.check`; nothing has changed then.
-        """
-
-    # ---- orders for one episode: fleet ----
-
-    def set_target(self, e: int, pool: int, count: int, source: int | None = None) -> int:
-        """Order `count` instances for a pool; returns how many could not be started."""
-
-    def drain(self, e: int, instance: int) -> None:
-        """Drain an active instance."""
-
-    def mutate(self, e: int, instance: int) -> None:
-        """Let an active instance drain and its twin serve in its place, with the weights that are there."""
-
-    def scale(
-        self,
-        e: int,
-        slots: Sequence[int],
-        sources: Sequence[int],
-        partners: Sequence[int] | None = None,
-    ) -> None:
-        """Start slots, each loading its layers from where it is told: all of them, or none.
-
-        Args:
-            e: episode.
-            slots: `OFF` ones, in the order in which they are started.
-            sources: of each the source code: a slot of the same LLM that has weights, is getting them
-                or comes earlier in `slots`; the number of slots plus a host that has them in memory; or
-                `FROM_SSD`.
-            partners: of each an active instance of its pool that it helps while it loads, or -1; None:
-                nobody helps.
-        """
-
-    def fail(self, e: int, instance: int) -> None:
-        """Let an instance break down; it is repaired and loads anew, unless it was draining."""
-
-    def fail_host(self, e: int, host: int) -> None:
-        """Let all of a host break down: its instances fail, what it had in memory is lost."""
-
-    # ---- orders for one episode: serving ----
-
-    def set_batch_limit(self, e: int, pool: int, limit: int) -> None:
-        """Set the batch limit of every instance of a pool."""
-
-    def set_instance_limit(self, e: int, instance: int, limit: int) -> None:
-        """Set the batch limit of one instance."""
-
-    def set_controller(self, e: int, pool: int, kind: int) -> None:
-        """Set who moves the batch limit of a pool's instances."""
-
-    def set_overflow_share(self, e: int, llm: int, slo_class: int, share: float) -> None:
-        """Set the share of a class's requests that try the overflow pools first."""
-
-    def set_router(self, e: int, llm: int, slo_class: int, kind: int) -> None:
-        """Set the routing rule of a class's arrivals from now on."""
-
-    def evict(self, e: int, instance: int, count: int) -> None:
-        """Order the eviction of running requests of lower priority at the next boundary."""
-
-    def move_waiting(self, e: int, instance: int, to: int, count: int) -> None:
-        """Move the last `count` requests that wait at an active instance to the end of another's queue."""
-
-    # ---- orders for one episode: virtual queues ----
-
-    def set_pull(self, e: int, instance: int, queues: Sequence[int]) -> None:
-        """Set the shared queues that an instance pulls from, in order: its virtual queue."""
-
-    def set_operations(
-        self,
-        e: int,
-        pool: int,
-        pull_rule: int | None = None,
-        evicts_in_order: bool | None = None,
-        swap_flushes: bool | None = None,
-        static_batch: bool | None = None,
-    ) -> None:
-        """Change what a pool's instances do by themselves; None: as it is."""
-
-    def set_arrival_queues(
-        self, e: int, llm: int, slo_class: int, uppers: Sequence[int], queues: Sequence[int]
-    ) -> None:
-        """Set where a class's requests join shared queues from now on, by their input tokens.
-
-        `queues[k]` takes requests of at most `uppers[k]` (rising), the last one those above all.
-        """
-
-    def regroup(self, e: int, requests: Sequence[int], queues: Sequence[int]) -> None:
-        """Move waiting requests to the ends of shared queues, in the order in which they are named."""
-
-    # ---- orders for one episode: placement ----
-
-    def route_gateway(self, e: int, llm: int) -> None:
-        """Route again what waits in an LLM's gateway, then what waits in its decode gateway."""
-
-    def assign(self, e: int, requests: Sequence[int], instances: Sequence[int]) -> None:
-        """Put waiting requests at the ends of instances' own queues, in the order given.
-
-        Args:
-            e: episode.
-            requests: ids, all different, from gateways and own queues (without KV memory reserved).
-            instances: for each where it goes.
-
-        Raises:
-            ValueError: one may not go there; nobody has moved.
-        """
-
-    def set_predictions(self, e: int, requests: Sequence[int], tokens: Sequence[int]) -> None:
-        """New predicted output lengths, in all, of requests that are under way."""
-
-    def set_profile(self, e: int, instance: int, profile: int) -> None:
-        """Iterations of an instance take the times of another profile from now on."""
-
-    def set_decode_router(self, e: int, llm: int, slo_class: int, kind: int) -> None:
-        """Set the rule by which a class's handed-over requests are routed from now on."""
-
     def placement(self, e: int, llm: int, slo_class: int) -> PlacementSpec | None:
         """What best fit goes by now for a class; None: its route has no placement."""
-
-    def set_placement(self, e: int, llm: int, slo_class: int, placement: PlacementSpec) -> None:
-        """Set what best fit goes by from now on, for a class that has a placement."""
-
-    def set_placement_model(self, e: int, instance: int, model: Sequence[float] | None) -> None:
-        """Coefficients (c1, k1, c3, c2, k2) of one instance for best fit; None: those of the route."""
-
-    # ---- orders for one episode: regions ----
 
     def regional(
         self, e: int, llm: int, slo_class: int
     ) -> tuple[list[int], tuple[tuple[int, ...], ...]]:
         """Thresholds of a route in millionths by region; its order of regions by region of the client."""
 
-    def set_regional(
-        self,
-        e: int,
-        llm: int,
-        slo_class: int,
-        threshold_ppm: int | Sequence[int] | None = None,
-        preference: Sequence[Sequence[int]] | None = None,
-    ) -> None:
-        """Change thresholds and order of regions of a route that has a preference; None: as it is.
-
-        Args:
-            e: episode.
-            llm, slo_class: whose route.
-            threshold_ppm: utilisation below which a region is taken in that order: one for all, or one by
-                region.
-            preference: by region of the client its regions in order.
-        """
-
     def manager_ppm(self, e: int) -> NDArray[np.int64]:
         """(K, 2) utilisations below which each manager takes one request, and two."""
 
-    def set_managers(self, e: int, one_ppm: Sequence[int], two_ppm: Sequence[int]) -> None:
-        """Set the utilisations below which each manager takes one request, and two."""
+    # ---- orders ----
 
-    def set_scaling(
-        self,
-        e: int,
-        pool: int,
-        kind: int,
-        target: int = -1,
-        forecast_utps: int = 0,
-        thresholds: ScalingThresholds | None = None,
-    ) -> None:
-        """Begin an hour of a pool's rule.
+    def apply(self, orders: Orders) -> Outcome:
+        """Carry out orders now (`sim.orders`); `orders` stays as it is.
 
-        Args:
-            e: episode.
-            pool: one that has `scaling`.
-            kind: `ScalingKind` from now on.
-            target: instances that are planned for; -1: none.
-            forecast_utps: load that is expected, in millionths of tokens per second.
-            thresholds: when the rule acts from now on; None: by the pool's own numbers.
+        A single order that is not possible is refused by itself. Arrays are carried out whole.
+
+        Raises:
+            ValueError: as `OrderChecks.check`; nothing has changed then.
+            RouterError: a custom router has failed.
         """
 
 

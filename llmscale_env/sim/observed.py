@@ -1,4 +1,8 @@
-"""What both engines show: the columns of their arrays, and the bounds of histograms in them."""
+"""What both engines show: the columns of their arrays, and the bounds of histograms in them.
+
+Times are whole picoseconds (int64), as engines count them: sums and differences are exact, and two engines
+are compared to the last one. A policy sees the same columns in seconds: `ClusterView` converts them.
+"""
 
 from __future__ import annotations
 
@@ -371,7 +375,6 @@ class Weights:
     """Where weights are in `E` episodes, and the instances that have them or get them.
 
     Attributes:
-        time_ps: (E,) present time.
         instances: (E, I) INSTANCE_DTYPE.
         layers: (E, I) layers that each slot has.
         source: (E, I) source code that they come or came from, -2: none (docs/engine.md, section 15).
@@ -385,7 +388,6 @@ class Weights:
             of a slot that is off, so the link that twins share counts once in a sum over slots.
     """
 
-    time_ps: NDArray[np.int64]
     instances: NDArray[np.void]
     layers: NDArray[np.int64]
     source: NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""Refusing orders that an engine cannot carry out, before any of them is (`sim.orders`)."""
+"""Refusing arrays of orders that an engine cannot carry out, before any of them is (`sim.orders`)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from llmscale_env.sim.orders import (
     AS_IS,
+    METHODS,
     EndpointOrders,
     Orders,
     PlaceOrders,
+    PoolOrders,
     QueueOrders,
-    ScaleOrders,
 )
 from llmscale_env.sim.spec import (
     ClusterSpec,
@@ -31,7 +32,6 @@ from llmscale_env.sim.spec.checks import (
     check_arrival_queues,
     check_assign,
     check_model,
-    check_mutate,
     check_operations,
     check_pull,
     check_range,
@@ -43,7 +43,6 @@ from llmscale_env.sim.spec.kinds import MODEL_NAMES
 from llmscale_env.sim.spec.region_checks import check_not_managed
 from llmscale_env.sim.spec.regions import HIGHEST_PPM, PPM
 from llmscale_env.sim.spec.routes import HIGHEST
-from llmscale_env.sim.spec.weight_checks import check_loads
 from llmscale_env.workload.requests import PS_PER_S
 
 if TYPE_CHECKING:
@@ -69,24 +68,25 @@ class OrderChecks:
         self._pool_of = np.array(spec.pool_of_slot, np.int64)
 
     def check(self, engine: Engine, orders: Orders) -> None:
-        """Refuse orders of which any is none; nothing is changed.
+        """Refuse arrays of which any entry is no order; nothing is changed.
+
+        A single order may become impossible by those before it, so it is checked when its turn comes.
 
         Args:
             engine: whose episodes they are for, as they stand.
             orders: for all of them.
 
         Raises:
-            ValueError: an array of another shape or type, a value out of range, a request, instance or queue
-                that does not exist, or an order that its pool, route or instance cannot follow.
+            ValueError: an array of another shape or type; a value out of range; a request, instance or queue
+                that does not exist; an order that its pool, route or instance cannot follow; a single order
+                of no known kind or episode.
         """
-        pools = (self._n, len(self._spec.pools))
-        _integers("targets", orders.targets, pools, AS_IS, self._slots)
-        _integers("sources", orders.sources, pools, AS_IS, len(LoadSource) - 1)
-        _integers("limits", orders.limits, pools, AS_IS, self._limits)
-        _refuse(orders.limits == 0, "limits", orders.limits, "must be at least 1, or -1")
-        _numbers("shares", orders.shares, (self._n, len(self._spec.classes)), 0.0, 1.0)
-        if orders.scaling is not None:
-            self._check_scaling(engine, orders.scaling)
+        for e, order in (*orders.first, *orders.last):
+            check_range("episode", e, 0, self._n - 1)
+            if type(order) not in METHODS:
+                raise ValueError(f"{order!r}: is no order of `sim.orders`")
+        if orders.pools is not None:
+            self._check_pools(orders.pools)
         if orders.queues is not None:
             self._check_queues(engine, orders.queues)
         if orders.places is not None:
@@ -94,21 +94,13 @@ class OrderChecks:
         if orders.endpoints is not None:
             self._check_endpoints(orders.endpoints)
 
-    def _check_scaling(self, engine: Engine, orders: ScaleOrders) -> None:
-        states = engine.states_of_instances() if orders.mutate else np.zeros(0)
-        going: set[tuple[int, int]] = set()
-        for e, instances in orders.mutate:
-            check_range("mutate: episode", e, 0, self._n - 1)
-            in_pair = engine.loading(e)["partner"] >= 0
-            for i in instances:
-                check_mutate(self._spec, i, states[e], in_pair)
-                if (e, i) in going:
-                    raise ValueError(f"mutate: instance {i} comes twice")
-                going.add((e, i))
-        for e, loads in orders.loads:
-            check_range("loads: episode", e, 0, self._n - 1)
-            partners = loads.partners or [-1] * len(loads)
-            check_loads(self._spec, loads.slots, loads.sources, partners)
+    def _check_pools(self, orders: PoolOrders) -> None:
+        pools = (self._n, len(self._spec.pools))
+        _integers("targets", orders.targets, pools, AS_IS, self._slots)
+        _integers("sources", orders.sources, pools, AS_IS, len(LoadSource) - 1)
+        _integers("limits", orders.limits, pools, AS_IS, self._limits)
+        _refuse(orders.limits == 0, "limits", orders.limits, "must be at least 1, or -1")
+        _numbers("shares", orders.shares, (self._n, len(self._spec.classes)), 0.0, 1.0)
 
     def _check_queues(self, engine: Engine, orders: QueueOrders) -> None:
         spec, n_queues = self._spec, len(self._spec.queue_llm)

@@ -60,9 +60,10 @@ class Endpoints:
         wanted = np.where(change > 0, np.minimum(wanted, self._layout.most), wanted)
         # One that has fewer than it may, or more, stays so unless it is changed.
         wanted = np.where(np.sign(wanted - present) == np.sign(change), wanted, present)
-        mine.impossible += np.abs(present + change - wanted).sum(axis=1)
+        orders.impossible += np.abs(present + change - wanted).sum(axis=1)
         at_once = (kinds != ScalingKind.TARGET) & (wanted != present)
-        orders.targets[:] = np.where(at_once, wanted, orders.targets)
+        pools = orders.for_pools()
+        pools.targets[:] = np.where(at_once, wanted, pools.targets)
         mine.rules[:] = kinds
         mine.goals[:] = np.where(kinds == ScalingKind.TARGET, wanted, -1)
 

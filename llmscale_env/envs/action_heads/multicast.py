@@ -10,7 +10,7 @@ from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.envs.action_heads.orders import ActionOrders
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import SOURCES
-from llmscale_env.sim.orders import AS_IS, ScaleOrders
+from llmscale_env.sim.orders import AS_IS, Mutate
 from llmscale_env.sim.spec import InstanceState, LoadSource, PoolPhase
 
 LEVELS = np.array([0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128])
@@ -74,7 +74,6 @@ class Multicast:
         want = np.stack(
             [levels[action[:, p]] for p, levels in enumerate(self._levels)], axis=1
         ).astype(np.int64)
-        orders.scaling = ScaleOrders.none(len(action))
         for e in np.flatnonzero((want != have).any(axis=1)).tolist():
             self._write_one(e, action[e], have[e], want[e], now, orders)
 
@@ -87,8 +86,7 @@ class Multicast:
         now: Snapshot,
         orders: ActionOrders,
     ) -> None:
-        scaler, scaling = self._scaler, orders.scaling
-        assert scaling is not None
+        scaler = self._scaler
         seen = FleetSeen.of(now.weights, e)
         have = have.copy()
         going: list[int] = []
@@ -98,8 +96,7 @@ class Multicast:
                 have[p] -= len(some)
                 have[other] += len(some)
                 going += some
-        if going:
-            scaling.mutate.append((e, tuple(going)))
+        orders.first += [(e, Mutate(i)) for i in going]
         wanted: dict[int, int] = {}
         mutated = len(going) > 0
         for p in self._order:
@@ -107,20 +104,20 @@ class Multicast:
             present = scaler.present(seen, p) - sum(scaler.pool_of[i] == p for i in going)
             if rise < 0:
                 lower = max(0, present + rise)
-                orders.targets[e, p] = lower
+                orders.for_pools().targets[e, p] = lower
                 going += scaler.stops(seen, p, present - lower, going)
             elif rise > 0:
                 back = 0 if mutated else min(rise, scaler.revivable(seen, p))
                 if back:
-                    orders.targets[e, p] = present + back
+                    orders.for_pools().targets[e, p] = present + back
                 wanted[p] = rise - back
         prefer = self.preferences[action[len(self._levels)]]
         chains = self.chains[action[len(self._levels) + 1]]
         live = self._live >= 0 and bool(action[self._live])
         loads = scaler.loads(seen, wanted, prefer=prefer, chains=chains, live=live, going=going)
-        scaling.impossible[e] += sum(wanted.values()) - len(loads)
+        orders.impossible[e] += sum(wanted.values()) - len(loads)
         if len(loads):
-            scaling.loads.append((e, loads))
+            orders.last.append((e, loads))
 
     def mask(self, now: Snapshot) -> list[NDArray[np.bool_]]:
         scaler, pools, weights = self._scaler, now.pools, now.weights
@@ -175,22 +172,21 @@ class PlannedLoads:
         """Put loads in the place of targets that rise."""
         pools = now.pools
         present = pools["acquiring"] + pools["loading"] + pools["active"]
-        source = np.where(orders.sources == AS_IS, self._own, orders.sources)
-        rises = self._flows & (source == LoadSource.MULTICAST) & (orders.targets > present)
-        scaling = ScaleOrders.none(len(present))
+        given = orders.for_pools()
+        source = np.where(given.sources == AS_IS, self._own, given.sources)
+        rises = self._flows & (source == LoadSource.MULTICAST) & (given.targets > present)
         for e in np.flatnonzero(rises.any(axis=1)).tolist():
             seen, scaler = FleetSeen.of(now.weights, e), self._scaler
             going: list[int] = []
-            for p in np.flatnonzero((orders.targets[e] != AS_IS) & ~rises[e]).tolist():
-                going += scaler.stops(seen, p, int(present[e, p] - orders.targets[e, p]), going)
+            for p in np.flatnonzero((given.targets[e] != AS_IS) & ~rises[e]).tolist():
+                going += scaler.stops(seen, p, int(present[e, p] - given.targets[e, p]), going)
             wanted: dict[int, int] = {}
             for p in np.flatnonzero(rises[e]).tolist():
-                rise = int(orders.targets[e, p] - present[e, p])
+                rise = int(given.targets[e, p] - present[e, p])
                 back = min(rise, scaler.revivable(seen, p))
-                orders.targets[e, p] = present[e, p] + back if back else AS_IS
+                given.targets[e, p] = present[e, p] + back if back else AS_IS
                 wanted[p] = rise - back
             loads = scaler.loads(seen, wanted, going=going)
-            scaling.impossible[e] += sum(wanted.values()) - len(loads)
+            orders.impossible[e] += sum(wanted.values()) - len(loads)
             if len(loads):
-                scaling.loads.append((e, loads))
-        orders.scaling = scaling
+                orders.last.append((e, loads))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from llmscale_env.control.endpoints import EndpointLayout
 from llmscale_env.control.snapshot import Snapshot
-from llmscale_env.sim.orders import AS_IS, EndpointOrders, Orders, PlaceOrders, QueueOrders
+from llmscale_env.sim.orders import EndpointOrders, Orders, PlaceOrders, PoolOrders, QueueOrders
 
 
 @dataclass
@@ -18,25 +18,26 @@ class ActionOrders(Orders):
     """Orders that heads write, one after the other.
 
     Attributes:
+        shape: episodes, pools and classes.
+        impossible: (E,) choices that were not possible and count for nothing.
         percents: (E, P) of what a reference policy wants, if any head follows one.
     """
 
+    shape: tuple[int, int, int] = (0, 0, 0)
     percents: NDArray[np.int64] | None = None
 
-    @classmethod
-    def none(cls, n_episodes: int, n_pools: int, n_classes: int) -> ActionOrders:
-        """Nothing ordered."""
-        return cls(
-            targets=np.full((n_episodes, n_pools), AS_IS, np.int64),
-            sources=np.full((n_episodes, n_pools), AS_IS, np.int64),
-            limits=np.full((n_episodes, n_pools), AS_IS, np.int64),
-            shares=np.full((n_episodes, n_classes), np.nan),
-        )
+    def __post_init__(self) -> None:
+        self.impossible = np.zeros(self.shape[0], np.int64)
 
     def percents_of(self, e: int) -> NDArray[np.int64]:
         """(P,) `percents` of episode `e`; 100 where nothing is said."""
-        n_pools = self.targets.shape[1]
-        return np.full(n_pools, 100) if self.percents is None else self.percents[e]
+        return np.full(self.shape[1], 100) if self.percents is None else self.percents[e]
+
+    def for_pools(self) -> PoolOrders:
+        """`pools`, to be written to."""
+        if self.pools is None:
+            self.pools = PoolOrders.none(*self.shape)
+        return self.pools
 
     def for_queues(self, now: Snapshot) -> QueueOrders:
         """`queues`, to be written to."""
@@ -55,8 +56,8 @@ class ActionOrders(Orders):
         if self.endpoints is None:
             places = layout.places
             pools, regions = len(places.llm), len(places.regions)
-            n = len(self.targets)
-            self.endpoints = EndpointOrders.none(n, pools, regions, len(places.managers))
+            managers = len(places.managers)
+            self.endpoints = EndpointOrders.none(self.shape[0], pools, regions, managers)
         return self.endpoints
 
 

@@ -136,7 +136,7 @@ class PlaceRequest:
         can = np.take_along_axis(self.possible(now), rank, axis=1)[:, 0]
         worker = np.take_along_axis(self._ranks.order(now), rank, axis=1)[:, 0]
         placed = (chosen >= 0) & can
-        places.impossible += (chosen >= 0) & ~can
+        orders.impossible += (chosen >= 0) & ~can
         places.requests[placed] = now.workers.turn[placed]
         places.instances[placed] = worker[placed]
 

@@ -30,7 +30,7 @@ class Instances:
     def write(self, action: NDArray[np.int64], now: Snapshot, orders: ActionOrders) -> None:
         change = self.steps[action]
         wanted = np.clip(present(now) + change, 0, self._most)
-        orders.targets[:] = np.where(change == 0, AS_IS, wanted)
+        orders.for_pools().targets[:] = np.where(change == 0, AS_IS, wanted)
 
     def mask(self, now: Snapshot) -> list[NDArray[np.bool_]]:
         there = present(now)
@@ -72,7 +72,7 @@ class InstanceCounts:
         there = present(now)
         for p, levels in enumerate(self._levels):
             wanted = levels[action[:, p]]
-            orders.targets[:, p] = np.where(wanted == there[:, p], AS_IS, wanted)
+            orders.for_pools().targets[:, p] = np.where(wanted == there[:, p], AS_IS, wanted)
 
     def mask(self, now: Snapshot) -> list[NDArray[np.bool_]]:
         there = present(now)
@@ -112,7 +112,7 @@ class BatchLimits:
 
     def write(self, action: NDArray[np.int64], now: Snapshot, orders: ActionOrders) -> None:
         for p, levels in enumerate(self._levels):
-            orders.limits[:, p] = levels[action[:, p]]
+            orders.for_pools().limits[:, p] = levels[action[:, p]]
 
     def mask(self, now: Snapshot) -> list[NDArray[np.bool_]]:
         return [np.ones((len(now.time_s), len(c)), bool) for c in self.choices]
@@ -151,7 +151,7 @@ class RoutingShare:
 
     def write(self, action: NDArray[np.int64], now: Snapshot, orders: ActionOrders) -> None:
         for k, c in enumerate(self._classes):
-            orders.shares[:, c] = self.shares[action[:, k]]
+            orders.for_pools().shares[:, c] = self.shares[action[:, k]]
 
     def mask(self, now: Snapshot) -> list[NDArray[np.bool_]]:
         return [np.ones((len(now.time_s), len(c)), bool) for c in self.choices]
@@ -167,7 +167,7 @@ class Loading:
         self.choices = [[name for name, _ in sorted(SOURCES.items(), key=lambda item: item[1])]]
 
     def write(self, action: NDArray[np.int64], now: Snapshot, orders: ActionOrders) -> None:
-        orders.sources[:] = action
+        orders.for_pools().sources[:] = action
 
     def mask(self, now: Snapshot) -> list[NDArray[np.bool_]]:
         possible = np.ones((len(now.time_s), len(self.choices[0])), bool)

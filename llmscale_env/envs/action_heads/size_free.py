@@ -62,7 +62,7 @@ class ScaledChanges:
     def write(self, action: NDArray[np.int64], now: Snapshot, orders: ActionOrders) -> None:
         wanted = np.take_along_axis(self._wanted(now), action[..., None], axis=2)[..., 0]
         wanted = np.clip(wanted, 0, self._most)
-        orders.targets[:] = np.where(wanted == present(now), AS_IS, wanted)
+        orders.for_pools().targets[:] = np.where(wanted == present(now), AS_IS, wanted)
 
     def mask(self, now: Snapshot) -> list[NDArray[np.bool_]]:
         wanted = self._wanted(now)

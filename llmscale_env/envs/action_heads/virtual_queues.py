@@ -23,7 +23,8 @@ class GroupOrder:
         self.choices = [["keep", *self._layout.slot_names]] * len(self.parts)
 
     def write(self, action: NDArray[np.int64], now: Snapshot, orders: ActionOrders) -> None:
-        self._layout.order(action, now.virtual, orders.for_queues(now))
+        queues = orders.for_queues(now)
+        orders.impossible += self._layout.order(action, now.virtual, queues)
 
     def mask(self, now: Snapshot) -> list[NDArray[np.bool_]]:
         return list(self._layout.possible(now.virtual).transpose(1, 0, 2))
@@ -43,7 +44,7 @@ class MakeWay:
     def write(self, action: NDArray[np.int64], now: Snapshot, orders: ActionOrders) -> None:
         queues = orders.for_queues(now)
         possible = now.pools["active"] > 0
-        queues.impossible += ((action > 0) & ~possible).sum(axis=1)
+        orders.impossible += ((action > 0) & ~possible).sum(axis=1)
         wanted = np.where(possible, action, 0)
         queues.evicts[:] = np.where(wanted == now.virtual.evicts, AS_IS, wanted)
 

@@ -356,8 +356,8 @@ def fail(S, i, router, features):
 
 
 @njit
-def order(S, targets, sources, limits, shares, router, features):
-    """All orders of one control interval (-1, or NaN: as it is); returns instances not started.
+def order(S, targets, sources, limits, shares, missing, router, features):
+    """Orders about pools (-1, or NaN: as it is); instances not started of each go into `missing`.
 
     Falling targets come first, so that they free GPUs for the rising ones.
     """
@@ -367,13 +367,12 @@ def order(S, targets, sources, limits, shares, router, features):
     for p in range(n_pools):
         if targets[p] >= 0:
             changes[p] = targets[p] - scaling.present(S, p)
-    missing = 0
     for _ in range(n_pools):
         p = np.argmin(changes)
         if changes[p] == never:
             break
         changes[p] = never
-        missing += set_target(S, p, targets[p], sources[p], router, features)
+        missing[p] = set_target(S, p, targets[p], sources[p], router, features)
     for p in range(n_pools):
         if limits[p] >= 0:
             set_batch_limit(S, p, limits[p])
@@ -382,15 +381,21 @@ def order(S, targets, sources, limits, shares, router, features):
         for c in range(const.n_classes):
             if not np.isnan(shares[c]):
                 route_at(S, m, c).share = shares[c]
-    return missing
 
 
 @njit
 def order_many(addresses, targets, sources, limits, shares, missing, router, features):
     """`order` for every episode, with its row of each array."""
     for e in range(len(addresses)):
-        missing[e] = order(
-            addresses[e], targets[e], sources[e], limits[e], shares[e], router, features
+        order(
+            addresses[e],
+            targets[e],
+            sources[e],
+            limits[e],
+            shares[e],
+            missing[e],
+            router,
+            features,
         )
         if glob_of(addresses[e]).error != 0:
             break

@@ -134,7 +134,6 @@ def weights(engine: EngineBatch, first: int, last: int) -> Weights:
             on = instances[k]["state"] != InstanceState.OFF
             use[:, k] = np.where(on, _use(engine, e), 0.0)
     return Weights(
-        time_ps=states.glob["now_ps"][first:last, 0].copy(),
         instances=instances,
         layers=layers,
         source=source,

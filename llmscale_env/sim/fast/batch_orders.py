@@ -1,8 +1,7 @@
-"""How the fast engine carries out orders for many episodes at once (`sim.orders`)."""
+"""How the fast engine carries out orders: arrays for many episodes at once (`sim.orders.carry_out`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +9,16 @@ from numpy.typing import NDArray
 
 from llmscale_env.sim.fast import advance as kernels
 from llmscale_env.sim.fast import gateways, virtual_queues
-from llmscale_env.sim.orders import AS_IS, EndpointOrders, Orders, PlaceOrders, QueueOrders
+from llmscale_env.sim.orders import (
+    AS_IS,
+    METHODS,
+    EndpointOrders,
+    PlaceOrders,
+    PoolOrders,
+    QueueOrders,
+    SingleOrder,
+    headed,
+)
 from llmscale_env.sim.spec import InstanceState
 from llmscale_env.workload.requests import PS_PER_S
 
@@ -18,31 +26,21 @@ if TYPE_CHECKING:
     from llmscale_env.sim.fast.engine import EngineBatch
 
 
-def apply(engine: EngineBatch, orders: Orders) -> NDArray[np.int64]:
-    """See `EngineBatch.apply`."""
-    engine.checks.check(engine, orders)
-    scaling = orders.scaling
-    for e, instances in scaling.mutate if scaling is not None else ():
-        for instance in instances:  # first: who becomes another is no longer counted by a target
-            engine.mutate(e, instance)
-    missing = np.zeros(engine.n_episodes, np.int64)
+def single(engine: EngineBatch, e: int, order: SingleOrder) -> None:
+    """One order for one episode."""
+    getattr(engine, METHODS[type(order)])(e, *order)
+
+
+def pools(engine: EngineBatch, orders: PoolOrders) -> NDArray[np.int64]:
+    """Instances, batch limits and shares; (E, P) instances that could not be started."""
+    missing = np.zeros(orders.targets.shape, np.int64)
     sources = np.where(orders.sources == AS_IS, engine.load_sources, orders.sources)
     engine.call(kernels.order_many, orders.targets, sources, orders.limits, orders.shares, missing)
-    for e, loads in scaling.loads if scaling is not None else ():
-        try:
-            engine.scale(e, loads.slots, loads.sources, loads.partners or None)
-        except ValueError:  # a lower target may have stopped a source
-            missing[e] += len(loads)
-    if orders.queues is not None:
-        _order_queues(engine, orders.queues)
-    if orders.places is not None:
-        _order_places(engine, orders.places)
-    if orders.endpoints is not None:
-        _order_endpoints(engine, orders.endpoints)
     return missing
 
 
-def _order_queues(engine: EngineBatch, orders: QueueOrders) -> None:
+def queues(engine: EngineBatch, orders: QueueOrders) -> None:
+    """Who moves, who pulls what, where arrivals join."""
     for e, requests, queues in orders.moves:
         rows, _ = engine.find(e, np.asarray(requests, np.int64))
         virtual_queues.regroup(int(engine.handles[e]), rows, np.asarray(queues, np.int64))
@@ -51,7 +49,8 @@ def _order_queues(engine: EngineBatch, orders: QueueOrders) -> None:
     )
 
 
-def _order_places(engine: EngineBatch, orders: PlaceOrders) -> None:
+def places(engine: EngineBatch, orders: PlaceOrders) -> None:
+    """Rules of routing, then who goes where."""
     route = engine.states.route
     for name, values, given in (
         ("kind", orders.rules, orders.rules != AS_IS),
@@ -76,7 +75,8 @@ def _order_places(engine: EngineBatch, orders: PlaceOrders) -> None:
         engine.route_gateway(e, m)
 
 
-def _order_endpoints(engine: EngineBatch, orders: EndpointOrders) -> None:
+def endpoints(engine: EngineBatch, orders: EndpointOrders) -> None:
+    """Thresholds and orders of regions, rules of scaling, managers."""
     states, spec = engine.states, engine.spec
     for m, row in enumerate(spec.routes):
         for c, route in enumerate(row):
@@ -89,7 +89,7 @@ def _order_endpoints(engine: EngineBatch, orders: EndpointOrders) -> None:
             for client, default in enumerate(route.preference):
                 for head in range(spec.n_regions):
                     these = orders.first[:, client] == head
-                    order = _headed(default, head)
+                    order = headed(default, head)
                     states.prefer[these, m, c, client, : len(order)] = order
     for e, p in np.argwhere(orders.rules != AS_IS).tolist():
         engine.set_scaling(e, p, int(orders.rules[e, p]), int(orders.goals[e, p]))
@@ -98,10 +98,3 @@ def _order_endpoints(engine: EngineBatch, orders: EndpointOrders) -> None:
         now = states.manager[name][:, :n]
         wanted = np.round(np.nan_to_num(orders.release[:, :, k]) * 1e6).astype(np.int64)
         states.manager[name][:, :n] = np.where(np.isnan(orders.release[:, :, k]), now, wanted)
-
-
-def _headed(order: Sequence[int], head: int) -> tuple[int, ...]:
-    """`order` with one of them first, if it is there."""
-    if head not in order:
-        return tuple(order)
-    return (head, *(j for j in order if j != head))

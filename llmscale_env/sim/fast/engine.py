@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.sim.custom_router import RAISED, features_buffer, no_router
+from llmscale_env.sim.custom_router import RAISED, RouterError, features_buffer, no_router
 from llmscale_env.sim.fast import advance as kernels
 from llmscale_env.sim.fast import batch_observe as shown
 from llmscale_env.sim.fast import batch_orders as ordered
@@ -54,14 +54,10 @@ from llmscale_env.sim.observed import (
     Weights,
 )
 from llmscale_env.sim.order_checks import OrderChecks
-from llmscale_env.sim.orders import Orders
+from llmscale_env.sim.orders import Orders, Outcome, carry_out
 from llmscale_env.sim.spec import NEVER, ClusterSpec, RequestState
 from llmscale_env.sim.spec.checks import check_range, check_requests
 from llmscale_env.workload.requests import RequestTable
-
-
-class RouterError(ValueError):
-    """A custom router raised, or answered with something that is no candidate."""
 
 
 class BusyError(RuntimeError):
@@ -343,8 +339,9 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         """(P,) source of loading of each pool."""
         return np.array([pool.load_source for pool in self.spec.pools], np.int64)
 
-    def apply(self, orders: Orders) -> NDArray[np.int64]:
-        return ordered.apply(self, orders)
+    def apply(self, orders: Orders) -> Outcome:
+        self.checks.check(self, orders)
+        return carry_out(self, orders, (self.n_episodes, len(self.spec.pools)), ordered)
 
     def call(self, kernel: Callable[..., None], *args: NDArray[Any]) -> None:
         """Let a kernel that may route do something to all episodes.

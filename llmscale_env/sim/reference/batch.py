@@ -21,7 +21,7 @@ from llmscale_env.sim.observed import (
     Weights,
 )
 from llmscale_env.sim.order_checks import OrderChecks
-from llmscale_env.sim.orders import Orders
+from llmscale_env.sim.orders import Orders, Outcome, carry_out
 from llmscale_env.sim.reference import batch_observe as shown
 from llmscale_env.sim.reference import batch_orders as ordered
 from llmscale_env.sim.reference.engine import ReferenceEngine
@@ -36,20 +36,6 @@ R = TypeVar("R")
 
 _NO = np.zeros(0, np.int64)
 _NOBODY = RequestTable(_NO, _NO, _NO, _NO, _NO, _NO, _NO)  # type: ignore[arg-type]
-
-
-def _order(
-    method: Callable[Concatenate[ReferenceEngine, P], R],
-) -> Callable[Concatenate[ReferenceBatch, int, P], R]:
-    """An order for one episode, which is noted once it has been carried out."""
-
-    @wraps(method)
-    def carries_out(self: ReferenceBatch, e: int, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        answer = method(self.engines[e], *args, **kwargs)
-        self.note(e, method.__name__, *args, **kwargs)
-        return answer
-
-    return carries_out
 
 
 def _read(
@@ -129,7 +115,9 @@ class ReferenceBatch:
         return retired
 
     ids = _read(ReferenceEngine.ids)
-    advance = _order(ReferenceEngine.advance)
+
+    def advance(self, e: int, until_ps: int) -> None:
+        self.order(e, "advance", until_ps)
 
     def advance_range(self, first: int, last: int, until_ps: NDArray[np.int64]) -> None:
         """`advance` episodes `first..last - 1`, each to its own `until_ps[e]` (E,)."""
@@ -302,33 +290,12 @@ class ReferenceBatch:
 
     # ---- orders ----
 
-    def apply(self, orders: Orders) -> NDArray[np.int64]:
-        return ordered.apply(self, orders)
+    def apply(self, orders: Orders) -> Outcome:
+        self.checks.check(self, orders)
+        return carry_out(self, orders, (self.n_episodes, len(self.spec.pools)), ordered)
 
-    set_target = _order(ReferenceEngine.set_target)
-    drain = _order(ReferenceEngine.drain)
-    mutate = _order(ReferenceEngine.mutate)
-    scale = _order(ReferenceEngine.scale)
-    fail = _order(ReferenceEngine.fail)
-    fail_host = _order(ReferenceEngine.fail_host)
-    set_batch_limit = _order(ReferenceEngine.set_batch_limit)
-    set_instance_limit = _order(ReferenceEngine.set_instance_limit)
-    set_controller = _order(ReferenceEngine.set_controller)
-    set_overflow_share = _order(ReferenceEngine.set_overflow_share)
-    set_router = _order(ReferenceEngine.set_router)
-    evict = _order(ReferenceEngine.evict)
-    move_waiting = _order(ReferenceEngine.move_waiting)
-    set_pull = _order(ReferenceEngine.set_pull)
-    set_operations = _order(ReferenceEngine.set_operations)
-    set_arrival_queues = _order(ReferenceEngine.set_arrival_queues)
-    regroup = _order(ReferenceEngine.regroup)
-    route_gateway = _order(ReferenceEngine.route_gateway)
-    assign = _order(ReferenceEngine.assign)
-    set_predictions = _order(ReferenceEngine.set_predictions)
-    set_profile = _order(ReferenceEngine.set_profile)
-    set_decode_router = _order(ReferenceEngine.set_decode_router)
-    set_placement = _order(ReferenceEngine.set_placement)
-    set_placement_model = _order(ReferenceEngine.set_placement_model)
-    set_regional = _order(ReferenceEngine.set_regional)
-    set_managers = _order(ReferenceEngine.set_managers)
-    set_scaling = _order(ReferenceEngine.set_scaling)
+    def order(self, e: int, method: str, *args: Any) -> Any:
+        """Let episode `e` do something; it is noted once it has been done."""
+        answer = getattr(self.engines[e], method)(*args)
+        self.note(e, "order", method, *args)
+        return answer

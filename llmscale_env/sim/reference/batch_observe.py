@@ -161,7 +161,6 @@ def weights(episodes: Episodes) -> Weights:
     homes = np.stack([engine.homes() for engine in episodes])
     use = [_use(engine) for engine in episodes]
     return Weights(
-        time_ps=times_ps(episodes),
         instances=np.stack([engine.instances() for engine in episodes]),
         layers=loading["layers_loaded"].astype(np.int64),
         source=loading["load_from"].astype(np.int64),
