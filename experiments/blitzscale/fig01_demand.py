@@ -125,6 +125,12 @@ def spread(values: NDArray[np.float64], within: int) -> float:
     return best
 
 
+def excerpt(frame: DataFrame, parameters: DemandOverTime) -> DataFrame:
+    """What is drawn: the seconds of the first seed."""
+    first = where(frame, seed=frame["seed"].min(), kind="second")
+    return first[["seed", "kind", "second", "requests", "rise", "prefill", "decode", "kv_gb"]]
+
+
 def plot(frame: DataFrame, parameters: DemandOverTime) -> Any:
     """Three rows: requests, computation, memory; the hour and its steepest minute."""
     first = where(frame, seed=frame["seed"].min(), kind="second")

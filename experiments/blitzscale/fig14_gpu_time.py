@@ -58,6 +58,11 @@ def targets_s() -> dict[str, float]:
 SHOWN = {"loading": "loads", "working": "has requests", "idle": "has none"}
 
 
+def excerpt(frame: DataFrame, parameters: EndToEnd) -> DataFrame:
+    """All but the GPUs over time of other runs than the first."""
+    return frame[(frame["kind"] != "gpus") | (frame["seed"] == frame["seed"].min())]
+
+
 def plot(frame: DataFrame, parameters: EndToEnd) -> Any:
     """GPUs over time of the first run, GPU time, and distributions of TTFT and TBT."""
     figure = new_figure(12.0, 6.6)

@@ -178,6 +178,15 @@ def when(looks: Any, active: Any, least: int) -> float | None:
     return float(looks[enough[0]]) if len(enough) else None
 
 
+def excerpt(frame: DataFrame, parameters: OneToSixteen) -> DataFrame:
+    """The times of all runs, and the means of what is drawn over time."""
+    import pandas as pd
+
+    bins = where(frame, kind="bin").groupby(["system", "kind", "time_s"])
+    means = bins[["tokens_per_s", "active"]].mean().reset_index().assign(seed=frame["seed"].min())
+    return pd.concat([frame[frame["kind"] != "bin"], means], ignore_index=True)
+
+
 def plot(frame: DataFrame, parameters: OneToSixteen) -> Any:
     """Throughput, and instances that serve; the first seconds and all of it."""
     figure = new_figure(11.0, 6.0)

@@ -127,6 +127,13 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
+def excerpt(frame: DataFrame, parameters: WaitingTime) -> DataFrame:
+    """What is drawn: in front of an empty instance the first quantile alone."""
+    drawn = (frame["start"] == "busy") | (frame["quantile"] == parameters.quantiles[0])
+    columns = ["seed", "llm", "batch_limit", "start", "quantile", "queue_length", "r2", "bias"]
+    return frame.loc[drawn, columns]
+
+
 def plot(frame: DataFrame, parameters: WaitingTime) -> Any:
     """A column per model: R2 above, bias below, against the length of the queue."""
     figure = new_figure(5.4 * len(parameters.llms), 7.4)

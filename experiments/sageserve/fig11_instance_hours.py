@@ -116,6 +116,16 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     return run_days(case)
 
 
+def excerpt(frame: DataFrame, parameters: Day) -> DataFrame:
+    """Totals of all runs; latencies of interactive requests, and of the first seed series, of one LLM."""
+    one = frame["llm"] == LLM
+    latency = (frame["kind"] == "latency") & one & (frame["slo_class"] == "interactive")
+    drawn = (frame["kind"] == "series") & one & (frame["seed"] == frame["seed"].min())
+    columns = ["requests", "unfinished", "on_time", "reclaims_own", "reclaims_others", "donations"]
+    few = frame[(frame["kind"] == "total") | latency | (drawn & (frame["most"] == OWN_VMS))]
+    return few.drop(columns=[name for name in columns if name in few])
+
+
 def plot(frame: DataFrame, parameters: Day) -> dict[str, Any]:
     """Figures 11 to 15; curves are of the first seed, bars means."""
     seed = parameters.seed_list()[0]
