@@ -123,11 +123,12 @@ def redraw(entry: Entry, out: Path) -> str:
     parameters = experiment.parameters["paper"]
     frame = read_rows(source, parameters)
     try:
-        if not of_cases(frame, experiment.cases(parameters)):
+        part = experiment.excerpt is not None
+        if not of_cases(frame, experiment.cases(parameters), excerpt=part):
             return f"{source} holds other cases than there are now"
         pictures = pictures_of(experiment, frame, parameters)
-    except (KeyError, ValueError, OSError) as error:
-        return f"{source} is not enough to draw it ({error!r})"
+    except (KeyError, ValueError, IndexError, OSError):
+        return f"{source} is not enough to draw it"
     if not all(is_whole(figure) for figure in pictures.values()):
         return f"{source} is not enough to draw it"
     for name, figure in pictures.items():

@@ -109,7 +109,8 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def excerpt(frame: DataFrame, parameters: KvModel) -> DataFrame:
     """What is drawn: the first seed."""
-    return where(frame, seed=frame["seed"].min())
+    columns = ["seed", "llm", "row", "tokens", "bytes", "predicted"]
+    return where(frame, seed=frame["seed"].min())[columns]
 
 
 def plot(frame: DataFrame, parameters: KvModel) -> Any:

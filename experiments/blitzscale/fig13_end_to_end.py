@@ -60,7 +60,7 @@ def excerpt(frame: DataFrame, parameters: EndToEnd) -> DataFrame:
 
 def plot(frame: DataFrame, parameters: EndToEnd) -> Any:
     """A column per workload."""
-    return panels(frame, parameters, "upper left")
+    return panels(frame, parameters, "upper left", SHORTER)
 
 
 @claimed

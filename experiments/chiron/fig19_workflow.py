@@ -203,7 +203,17 @@ def summary(
 def excerpt(frame: DataFrame, parameters: Workflow) -> DataFrame:
     """A row per run, and every fourth interval."""
     interval = (frame["time_s"].rank(method="dense") % 4 == 0) | frame["time_s"].isna()
-    return frame[interval]
+    each = [
+        "row",
+        "time_s",
+        "gpus",
+        "batch_gpus",
+        "waiting",
+        "gpus_most",
+        "gpu_hours",
+        "attainment",
+    ]
+    return frame.loc[interval, ["seed", "policy", *each]]
 
 
 def plot(frame: DataFrame, parameters: Workflow) -> Any:

@@ -4,8 +4,8 @@ A figure draws with matplotlib as it likes; `save` makes of it what a page of 90
 
 - no letters below `LEAST_PT`; titles and names of axes are broken where they are longer than their panel;
 - a legend that would cover data goes below: one for all panels where they agree, else one below each;
-- lines of the same look get a marker per colour, and lines that coincide are drawn `APART_PT` apart, the
-  later dashed, so that each is seen; what they show is off by less than the width of a marker;
+- lines of the same look get a marker per colour, and lines that coincide are drawn `APART_PT` apart, so that
+  each is seen; what they show is off by less than the width of a marker;
 - numbers along an axis that run into each other are thinned out, names are broken or turned;
 - a panel in which nothing is drawn is left out.
 
@@ -38,10 +38,8 @@ DPI = 90
 LEAST_PT = 9.0
 """Least size of letters: 11 pixels."""
 TITLE_PT = 10.0
-APART_PT = 1.4
+APART_PT = 1.8
 """By how much lines that coincide are drawn apart, in turn up and to the right, and down and to the left."""
-FEW_LINES = 7
-"""In a panel of more lines, as of a family of curves, none is dashed."""
 SAME_PX = 1.5
 """Lines coincide where they are no further apart than this."""
 SAME_SHARE = 0.25
@@ -57,7 +55,7 @@ class Published:
 
     Attributes:
         source: where the paper gives them, as "Figure 3" or "Section 5.2".
-        points: (x, y), in the units of the panel; for "level" and "span" y alone counts.
+        points: (x, y), in the units of the panel; for "level" and "span" one of both counts, see `along`.
         kind: "points" (stars), "line" (dashed, through the points), "level" (a line across at each y) or
             "span" (the area between the least and the greatest y).
         panels: which of the figure's axes, from 0 in the order in which they were made; all if empty.
@@ -125,11 +123,13 @@ def _draw_one(axes: Any, one: Published, name: str) -> None:
         axes.plot(xs, ys, "--", color="k", lw=1.3, zorder=6, label=name)
     elif one.kind == "level":
         across = axes.axhline if one.along == "y" else axes.axvline
-        for k, value in enumerate(ys):
-            across(value, color="k", ls="--", lw=1.2, zorder=1.5, label="_" if k else name)
+        look = {"color": "k", "ls": "--" if one.along == "y" else "-.", "lw": 1.2, "zorder": 1.5}
+        for k, value in enumerate(ys if one.along == "y" else xs):
+            across(value, label="_" if k else name, **look)
     else:
         between = axes.axhspan if one.along == "y" else axes.axvspan
-        between(min(ys), max(ys), color="k", alpha=0.12, lw=0, zorder=0.5, label=name)
+        values = ys if one.along == "y" else xs
+        between(min(values), max(values), color="k", alpha=0.12, lw=0, zorder=0.5, label=name)
 
 
 def save(figure: Any, path: Path) -> None:
@@ -141,7 +141,9 @@ def save(figure: Any, path: Path) -> None:
     figure.savefig(drawn, dpi=DPI, format="png")
     drawn.seek(0)
     with Image.open(drawn) as image:
-        few = image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+        few = image.convert("RGB").quantize(
+            COLOURS, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE
+        )
     few.save(path, format="PNG", optimize=True)
 
 
@@ -191,6 +193,8 @@ def _break_titles(figure: Any) -> None:
         if box.width < 0.08 * figure.bbox.width or box.height < 0.03 * figure.bbox.height:
             continue  # not laid out yet
         across = figure.bbox.width if len(beside) == 1 else box.width + 20
+        middle = (box.x0 + box.x1) / 2
+        across = min(across, 2 * middle, 2 * (figure.bbox.width - middle))
         up = figure.bbox.height if len(above) == 1 else box.height + 10
         _break(axes.title, across, 0)
         _break(axes.xaxis.label, across, 0)
@@ -325,7 +329,7 @@ def _colour(line: Any) -> str:
 
 
 def _draw_apart(axes: Any) -> None:
-    """Shift lines that coincide with earlier ones, and let these show through."""
+    """Shift lines that coincide with earlier ones."""
     from matplotlib.transforms import ScaledTranslation
 
     done: list[tuple[Any, Any, int]] = []
@@ -340,9 +344,6 @@ def _draw_apart(axes: Any) -> None:
             by = APART_PT / 72 * ((place + 1) // 2) * (1 if place % 2 else -1)
             shift = ScaledTranslation(by, by, axes.figure.dpi_scale_trans)
             line.set_transform(axes.transData + shift)
-            bare = line.get_linestyle() == "-" and line.get_marker() in ("None", "", None)
-            if bare and len(axes.lines) <= FEW_LINES:
-                line.set_linestyle((0, (6, 2)))
 
 
 def _way(axes: Any, line: Any) -> Any:
@@ -404,7 +405,7 @@ def _place_legends(figure: Any) -> None:
         legend.remove()
         _below_all(figure, dict(zip(texts, handles, strict=True)), title)
     with_legend = [axes for axes in figure.axes if axes.get_legend() is not None and axes.axison]
-    if not any(_covers(figure, axes.get_legend()) for axes in with_legend):
+    if not any(_is_in_the_way(figure, axes) for axes in with_legend):
         return
     shared = _in_one(with_legend)
     if shared is not None and not figure.legends:
@@ -415,7 +416,7 @@ def _place_legends(figure: Any) -> None:
         return
     rows: dict[int, float] = {}
     for axes in with_legend:
-        if len(with_legend) > 1 or _covers(figure, axes.get_legend()):
+        if len(with_legend) > 1 or _is_in_the_way(figure, axes):
             row = round(axes.get_window_extent().y0 / 10)
             rows[row] = max(rows.get(row, 0.0), _below_one(figure, axes))
     width, height = figure.get_size_inches()
@@ -499,6 +500,15 @@ def _below_one(figure: Any, axes: Any) -> float:
         if box.width <= room:
             break
     return float(box.height / DPI)
+
+
+def _is_in_the_way(figure: Any, axes: Any) -> bool:
+    """Whether a panel's legend covers data, or reaches out of a panel into what is beside it."""
+    legend = axes.get_legend()
+    box, panel = legend.get_window_extent(figure.canvas.get_renderer()), axes.get_window_extent()
+    inside = box.x0 < panel.x1 and box.x1 > panel.x0
+    out = box.x0 < panel.x0 - 2 or box.x1 > panel.x1 + 2
+    return (inside and out) or _covers(figure, legend)
 
 
 def _covers(figure: Any, legend: Any) -> bool:

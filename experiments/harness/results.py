@@ -208,19 +208,21 @@ def read_rows(path: Path, parameters: Parameters) -> DataFrame:
     return frame
 
 
-def of_cases(frame: DataFrame, cases: Sequence[Mapping[str, Any]]) -> bool:
+def of_cases(
+    frame: DataFrame, cases: Sequence[Mapping[str, Any]], *, excerpt: bool = False
+) -> bool:
     """Whether rows from beside a page can come from these cases.
 
-    They cannot where a column has a value that no case has, or where a case's column with few values (as
-    policies) lacks one.
+    They cannot where a column has a value that no case has; nor, unless they are an `excerpt`, where it lacks
+    one that a case has, other than a seed.
     """
     for name in {name for case in cases for name in case} & set(frame.columns):
         there = {_short(str(value)) for value in frame[name].dropna().unique()}
         values = [case[name] for case in cases if name in case]
         if any(isinstance(value, (dict, list, tuple)) for value in values):
             continue
-        wanted = {_short(str(value)) for value in values}
-        if not there <= wanted or (name != "seed" and there != wanted):
+        wanted = {_short(str(value)) for value in values if value is not None}
+        if not there <= wanted or not (excerpt or name == "seed" or there == wanted):
             return False
     return True
 

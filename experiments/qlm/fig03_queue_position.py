@@ -107,9 +107,9 @@ def straight(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def excerpt(frame: DataFrame, parameters: QueuePosition) -> DataFrame:
-    """Every fourth position: the lines are straight."""
+    """Every tenth position: the lines are straight."""
     positions = sorted(frame["position"].unique())
-    few = [*positions[::4], positions[-1]]
+    few = [*positions[::10], positions[-1]]
     columns = ["seed", "llm", "position", "wait_s", "estimate_s", "r2_estimate"]
     return frame.loc[frame["position"].isin(few), columns]
 
