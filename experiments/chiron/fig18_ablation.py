@@ -165,7 +165,7 @@ def _bars(frame: DataFrame, parameters: Ablation, batch: int) -> Any:
                 spread = spread.clip(min=0.0)  # a mean of equal numbers may be off by a rounding
                 axes.bar(places, mean[column], color=colours, alpha=0.85, yerr=spread, capsize=3)
                 for x, policy in zip(places, POLICIES, strict=True):
-                    text = f"{100 * mean.loc[policy, f'{slo_class}_attainment']:.0f} %\non time"
+                    text = f"{100 * mean.loc[policy, f'{slo_class}_attainment']:.0f} %"
                     look = {"textcoords": "offset points", "ha": "center", "fontsize": 7}
                     axes.annotate(text, (x, high.loc[policy, column]), (0, 2), **look)
                 if column == "throughput":
@@ -180,7 +180,8 @@ def _bars(frame: DataFrame, parameters: Ablation, batch: int) -> Any:
                 load = mine["load"].iloc[0]
                 axes.set_title(f"{configuration}, {workload}: {load:,.0f} {unit}", fontsize=9)
     legend_below(figure, panels[0, 0])
-    figure.suptitle(f"static batch size where there is one: {batch}", fontsize=10)
+    words = f"static batch size where there is one: {batch}; on the bars: requests on time"
+    figure.suptitle(words, fontsize=10)
     return figure
 
 

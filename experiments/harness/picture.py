@@ -194,7 +194,7 @@ def _break_titles(figure: Any) -> None:
             continue  # not laid out yet
         across = figure.bbox.width if len(beside) == 1 else box.width + 20
         middle = (box.x0 + box.x1) / 2
-        across = min(across, 2 * middle, 2 * (figure.bbox.width - middle))
+        across = min(across, 2 * middle, 2 * (figure.bbox.width - middle) - 8)
         up = figure.bbox.height if len(above) == 1 else box.height + 10
         _break(axes.title, across, 0)
         _break(axes.xaxis.label, across, 0)
