@@ -74,8 +74,10 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def save_figure(figure: Any, path: Path) -> Path:
-    """Write a figure as PNG."""
-    return replace_file(path, lambda part: figure.savefig(part, dpi=90, format="png"))
+    """Write a figure as PNG, readable at the width of a page."""
+    from experiments.harness.picture import save
+
+    return replace_file(path, lambda part: save(figure, part))
 
 
 def machine() -> dict[str, str]:

@@ -1,17 +1,21 @@
 """Collect results into a page: each figure, the paper's numbers, ours, a verdict, the reason.
 
     python -m experiments.report [paper=chiron] [scale=paper|quick] [results=DIRECTORY] [out=DIRECTORY]
+    python -m experiments.report redraw=true [paper=chiron] [out=DIRECTORY]
 
     paper=NAME           one paper; all that have results if left out
     scale=paper          results at the paper's sizes; quick: the small ones
     results=DIRECTORY    where `experiments.run` wrote; "results" if left out
     out=DIRECTORY        where the pages go; "docs/reproduction" if left out
+    redraw=true          nothing but the pictures, anew from the rows that lie beside the pages
 
 Writes OUT/PAPER.md, the same as PAPER.html, pictures and rows in OUT/PAPER/; rows that an experiment names
 as series (many) are left out. Experiments without results
 are named on the page. Results that other code made than is here now, or that were made with other
 parameters than those of their scale, are an error; `stale=true` takes them all the same, and the page says
-of each what it is.
+of each what it is. `redraw=true` needs no results: it draws with the figures' code as it is now what lies in
+OUT/PAPER/NAME.csv, and leaves pictures alone whose rows do not lie there, or come from other cases than
+the figure has now; each is named.
 """
 
 from __future__ import annotations
@@ -25,9 +29,18 @@ from pathlib import Path
 from experiments.harness.catalogue import PAPERS, Entry, entries, load
 from experiments.harness.fingerprint import fingerprint
 from experiments.harness.page import html, markdown
-from experiments.harness.results import ROWS, Result, read_result, rows_beside_page
+from experiments.harness.picture import is_whole, pictures_of, save
+from experiments.harness.results import (
+    ROWS,
+    Result,
+    of_cases,
+    read_result,
+    read_rows,
+    rows_beside_page,
+)
 from experiments.output import RESULTS
 from llmscale_env._cli import (
+    Slip,
     check_folder,
     complain,
     flag,
@@ -82,8 +95,12 @@ def write_page(
             _copy(result.folder / name, pictures / name)
         for name in result.tables:
             _copy(result.folder / name, pictures / name)
-        series = load(entry).series
-        rows = rows_beside_page(result.folder / ROWS, series)
+        experiment = load(entry)
+        series = experiment.series
+        parameters = type(experiment.parameters[scale]).model_validate(
+            {name: value for name, (value, _) in result.parameters.items()}
+        )
+        rows = rows_beside_page(result.folder / ROWS, series, parameters, experiment.excerpt)
         beside = pictures / f"{entry.name}.csv"
         if rows is None:
             beside.unlink(missing_ok=True)
@@ -95,6 +112,28 @@ def write_page(
     page = html(text, PAPERS[paper])
     replace_file(out / f"{paper}.html", lambda part: _write(part, page))
     return replace_file(out / f"{paper}.md", lambda part: _write(part, text))
+
+
+def redraw(entry: Entry, out: Path) -> str:
+    """Draw an experiment's pictures from the rows beside its paper's page; returns why not, if not."""
+    source = out / entry.paper / f"{entry.name}.csv"
+    if not source.is_file():
+        return f"no {source}"
+    experiment = load(entry)
+    parameters = experiment.parameters["paper"]
+    frame = read_rows(source, parameters)
+    try:
+        part = experiment.excerpt is not None
+        if not of_cases(frame, experiment.cases(parameters), excerpt=part):
+            return f"{source} holds other cases than there are now"
+        pictures = pictures_of(experiment, frame, parameters)
+    except (KeyError, ValueError, IndexError, OSError):
+        return f"{source} is not enough to draw it"
+    if not all(is_whole(figure) for figure in pictures.values()):
+        return f"{source} is not enough to draw it"
+    for name, figure in pictures.items():
+        replace_file(source.parent / name, partial(save, figure))
+    return ""
 
 
 def _write(path: Path, text: str) -> None:
@@ -114,8 +153,10 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _report(words: list[str]) -> int:
-    options = parse_options(words, ("paper", "scale", "results", "out", "stale"))
+    options = parse_options(words, ("paper", "scale", "results", "out", "stale", "redraw"))
     papers = some_of(options, "paper", tuple(PAPERS))
+    if flag(options, "redraw"):
+        return _redraw(papers, options)
     scale = one_of(options, "scale", ("paper", "quick"))
     take_stale = flag(options, "stale")
     folder, out = Path(options.get("results", RESULTS)), Path(options.get("out", PAGES))
@@ -150,6 +191,24 @@ def _report(words: list[str]) -> int:
         return 1
     print("\n".join(notes))
     return 0
+
+
+def _redraw(papers: Sequence[str], options: Mapping[str, str]) -> int:
+    if unused := {"scale", "results", "stale"} & set(options):
+        raise Slip(f"redraw=true takes paper and out alone, not {', '.join(sorted(unused))}")
+    out = Path(options.get("out", PAGES))
+    check_folder("out", out)
+    drawn = 0
+    for entry in entries():
+        if entry.paper in papers:
+            why_not = redraw(entry, out)
+            drawn += not why_not
+            print(
+                f"{entry.name}: {f'left as it is: {why_not}' if why_not else 'drawn'}", flush=True
+            )
+    if not drawn:
+        complain(f"report: no rows in {out} that a picture can be drawn from")
+    return 0 if drawn else 1
 
 
 if __name__ == "__main__":

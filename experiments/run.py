@@ -35,6 +35,7 @@ from experiments.harness.claims import Claim
 from experiments.harness.execute import Outcome, describe, outcomes
 from experiments.harness.fingerprint import fingerprint
 from experiments.harness.parameters import Parameters
+from experiments.harness.picture import pictures_of
 from experiments.harness.results import (
     Result,
     frame_of,
@@ -155,14 +156,9 @@ def make_result(
     frame = frame_of(cases, rows)
     with _explained("these results cannot be judged or drawn; the finished runs are kept"):
         claims = tuple(experiment.claims(frame, settings))
-        drawn = experiment.plot(frame, settings)
+        figures = pictures_of(experiment, frame, settings)
         made = experiment.tables(frame, settings) if experiment.tables else {}
     name = experiment.entry.name
-    figures = (
-        {f"{name}-{key}.png": figure for key, figure in drawn.items()}
-        if isinstance(drawn, Mapping)
-        else {f"{name}.png": drawn}
-    )
     tables = {table_file(name, key): rows for key, rows in made.items() if rows}
     sources = settings.sources()
     values = settings.model_dump(mode="json")

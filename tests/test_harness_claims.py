@@ -28,6 +28,7 @@ from experiments.harness.claims import (
     more,
 )
 from experiments.harness.page import html, interval, markdown
+from experiments.harness.parameters import Parameters
 from experiments.harness.results import (
     RECORD,
     Result,
@@ -357,7 +358,7 @@ def test_report_refuses_results_of_other_parameters(tmp_path, capsys):
 
 
 def test_report_leaves_out_series_over_time(tmp_path):
-    entry = next(e for e in entries() if e.name == "blitzscale-fig01")
+    entry = next(e for e in entries() if e.name == "learned-window")
     values = load(entry).parameters["paper"].model_dump(mode="json")
     made = replace(
         result(tmp_path / "results" / entry.name / "paper", prints.fingerprint(entry.module)),
@@ -368,32 +369,30 @@ def test_report_leaves_out_series_over_time(tmp_path):
     rows = [{"seed": 1, "kind": "second", "second": t, "rise": 0.1} for t in range(3)]
     rows += [{"seed": 1, "kind": "poisson", "rise": 0.30000000000000004}]
     write_result(made, pandas.DataFrame(rows), {made.pictures[0]: new_figure(1, 1)})
-    words = [f"results={tmp_path / 'results'}", f"out={tmp_path / 'out'}", "paper=blitzscale"]
+    words = [f"results={tmp_path / 'results'}", f"out={tmp_path / 'out'}", "paper=learned"]
     assert report.main(words) == 0
-    kept = (tmp_path / "out/blitzscale/blitzscale-fig01.csv").read_text()
-    assert kept == "seed,kind,rise\n1,poisson,0.30000000000000004\n"
-    page = (tmp_path / "out/blitzscale.md").read_text()
-    assert "rows, but for the many of series and episodes, in [blitzscale-fig01.csv]" in page
+    kept = (tmp_path / "out/learned/learned-window.csv").read_text()
+    assert kept == "seed,kind,rise\n1,poisson,0.3\n"
+    page = (tmp_path / "out/learned.md").read_text()
+    assert "rows, but for the many of series and episodes, in [learned-window.csv]" in page
     assert (made.folder / "rows.csv").read_text().count("second") == 1 + 3
     write_result(made, pandas.DataFrame(rows[:3]), {made.pictures[0]: new_figure(1, 1)})
     assert report.main(words) == 0
-    assert not (tmp_path / "out/blitzscale/blitzscale-fig01.csv").exists()
-    assert (
-        "rows, an episode each, stay in `results/`." in (tmp_path / "out/blitzscale.md").read_text()
-    )
+    assert not (tmp_path / "out/learned/learned-window.csv").exists()
+    assert "rows, an episode each, stay in `results/`." in (tmp_path / "out/learned.md").read_text()
 
 
 def test_rows_without_series_lie_beside_the_page(tmp_path):
     one = tmp_path / "one.csv"
     one.write_text('kind,text,empty\na,"x, y",\nb,z,\n')
-    assert rows_beside_page(one, ()) == one.read_text()
-    assert rows_beside_page(one, ("b",)) == 'kind,text\na,"x, y"\n'
-    assert rows_beside_page(one, ("a", "b")) is None
+    assert rows_beside_page(one, (), Parameters()) == 'kind,text\na,"x, y"\nb,z\n'
+    assert rows_beside_page(one, ("b",), Parameters()) == 'kind,text\na,"x, y"\n'
+    assert rows_beside_page(one, ("a", "b"), Parameters()) is None
     one.write_text(f"file,x\n{prints.ROOT}/agents/model.safetensors,1\n")
-    assert rows_beside_page(one, ()) == "file,x\nagents/model.safetensors,1\n"
+    assert rows_beside_page(one, (), Parameters()) == "file,x\nagents/model.safetensors,1\n"
     one.write_text("what,x\na,1\n")
     with pytest.raises(ValueError, match="no column kind, which b should be in"):
-        rows_beside_page(one, ("b",))
+        rows_beside_page(one, ("b",), Parameters())
 
 
 def test_an_experiment_names_its_series_in_a_tuple(monkeypatch):

@@ -150,6 +150,17 @@ def _ranges(
     return rows
 
 
+def excerpt(frame: DataFrame, parameters: OutputLengths) -> DataFrame:
+    """All rows, but of the distributions their means over the seeds."""
+    import pandas as pd
+
+    drawn = where(frame, kind="cdf").groupby(
+        ["table", "kind", "low", "high", "tokens"], dropna=False
+    )
+    means = drawn["share"].mean().reset_index().assign(seed=frame["seed"].min())
+    return pd.concat([frame[frame["kind"] != "cdf"], means], ignore_index=True)
+
+
 def plot(frame: DataFrame, parameters: OutputLengths) -> Any:
     """A panel of distributions per table, and one of errors."""
     from matplotlib import colormaps

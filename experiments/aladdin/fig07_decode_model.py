@@ -193,8 +193,7 @@ def _limit_lines(axes: Any, limits: DataFrame, hollow: bool) -> None:
             0.5, 0.5, "one context per batch:\nno limits", transform=axes.transAxes,
             ha="center", va="center", fontsize=8,
         )  # fmt: skip
-        axes.set_xticks([])
-        axes.set_yticks([])
+        axes.set_axis_off()
         return
     names = [name for name in limits.columns if name.endswith("_tokens")]
     values = limits[names].astype(float) / 1e3

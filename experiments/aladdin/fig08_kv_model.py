@@ -107,6 +107,12 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{**row, "per_token": use.per_token, "card": per_token} for row in rows]
 
 
+def excerpt(frame: DataFrame, parameters: KvModel) -> DataFrame:
+    """What is drawn: the first seed."""
+    columns = ["seed", "llm", "row", "tokens", "bytes", "predicted"]
+    return where(frame, seed=frame["seed"].min())[columns]
+
+
 def plot(frame: DataFrame, parameters: KvModel) -> Any:
     """Left: lines through single requests. Right: errors, of requests and of batches."""
     figure = new_figure(10.0, 4.2)
@@ -118,7 +124,9 @@ def plot(frame: DataFrame, parameters: KvModel) -> Any:
             mine["tokens"], mine["bytes"] / 1e9, "o", ms=3, color=f"C{k}", alpha=0.6,
             label=f"{SHORT[llm]}: pages taken",
         )  # fmt: skip
-        left.plot(mine["tokens"], mine["predicted"] / 1e9, color=f"C{k}", lw=1, label="Eq. 1")
+        left.plot(
+            mine["tokens"], mine["predicted"] / 1e9, color="k", lw=0.8, label="_" if k else "Eq. 1"
+        )
     llm = parameters.llms[0]
     for row, marker in (("request", "."), ("batch", "x")):
         mine = where(first, llm=llm, row=row)

@@ -13,7 +13,7 @@ from experiments.aladdin.least import Search
 from experiments.aladdin.serving import capacity_per_worker, decode_only, large, serve
 from experiments.aladdin.setting import DEGREES, shown
 from experiments.harness.claims import Claim, about
-from experiments.harness.figure import SEEDS, Grid, claimed, dress, where
+from experiments.harness.figure import SEEDS, Grid, claimed, dress, legend_below, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 
@@ -143,10 +143,12 @@ def plot(frame: DataFrame, parameters: Fleets) -> Any:
                 # A seed without an answer would make the mean look better than it is.
                 whole = part.count() == part.size()
                 mean, low, high = part.mean()[whole], part.min()[whole], part.max()[whole]
-                suffix = (
-                    "" if whole.all() else f" (no answer at {int((~whole).sum())} of {len(whole)})"
+                axes.plot(mean, color=colour, marker=marker, ms=4, ls=style, label=name)
+                lost, top = whole.index[~whole], axes.get_xaxis_transform()
+                place = 0.985 - 0.03 * parameters.policies.index(policy)
+                axes.plot(
+                    lost, [place] * len(lost), "x", color=colour, ms=5, mew=1.6, transform=top
                 )
-                axes.plot(mean, color=colour, marker=marker, ms=4, ls=style, label=name + suffix)
                 axes.fill_between(mean.index, low, high, color=colour, alpha=0.12, lw=0)
             axes.plot(
                 mine.groupby("rate_per_s")["fluid_gpus"].first(), color="grey", lw=0.8, ls=":",
@@ -154,14 +156,15 @@ def plot(frame: DataFrame, parameters: Fleets) -> Any:
             )  # fmt: skip
             dress(
                 axes,
-                title=f"{shown(llm, parameters.gpu, DEGREES[llm, parameters.gpu])} per worker; "
+                title=f"{shown(llm, parameters.gpu, DEGREES[llm, parameters.gpu])} per worker\n"
                 f"{100 * target:g} % of requests",
-                size=9,
                 xlabel="requests/s",
                 bottom=0,
-                legend={"fontsize": 6},
             )
         line[0].set_ylabel("GPUs" if parameters.study == "mixed" else "GPUs of decode workers")
+    lost = panels[0, 0].plot([], [], "x", color="k", ms=5, mew=1.6, label="no number is enough")
+    legend_below(figure, panels[0, 0])
+    lost[0].set_label("_")
     return figure
 
 

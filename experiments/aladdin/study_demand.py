@@ -208,6 +208,11 @@ def column(frame: DataFrame, load: str, policy: str, name: str) -> Any:
     return where(mine, policy=policy).set_index("seed")[name].astype(float)
 
 
+def excerpt(frame: DataFrame, parameters: Demand) -> DataFrame:
+    """A row per run, and of the first seed its workers over time."""
+    return frame[frame["time_s"].isna() | (frame["seed"] == frame["seed"].min())]
+
+
 def plot(frame: DataFrame, parameters: Demand) -> Any:
     """Above workers over time of the first seed, below attainment against GPU-hours of all seeds."""
     figure = new_figure(6.2 * len(parameters.loads), 8.2)

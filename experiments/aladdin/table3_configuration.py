@@ -149,6 +149,12 @@ def _finite(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
+def excerpt(frame: DataFrame, parameters: Configuration) -> DataFrame:
+    """What is drawn, without an overhead."""
+    shown = ["seed", "llm", "gpu", "link", "overhead_ms", "kind", "tp", "throughput", "bottleneck"]
+    return where(frame, overhead_ms=0)[shown]
+
+
 def plot(frame: DataFrame, parameters: Configuration) -> Any:
     """A panel per LLM and GPU: throughput per GPU by degree, a bar per link."""
     figure = new_figure(3.4 * len(parameters.llms), 3.1 * len(parameters.gpus))
@@ -164,8 +170,16 @@ def plot(frame: DataFrame, parameters: Configuration) -> Any:
                 at = np.arange(len(mean)) + (k - (len(parameters.links) - 1) / 2) * width
                 axes.bar(at, mean, width, color=f"C{k}", label=LINKS[link])
                 for place, tp in zip(at, mean.index, strict=True):
-                    limit = part.get_group(tp).iloc[0]["bottleneck"] or "out"
+                    limit = part.get_group(tp).iloc[0]["bottleneck"]
+                    limit = limit if isinstance(limit, str) and limit else "out"
                     axes.text(place, mean[tp], limit, ha="center", va="bottom", fontsize=7)
+            if not mine["throughput"].any():
+                axes.clear()
+                axes.text(
+                    0.5, 0.5, f"{SHORT[llm]} fits on\nno {GPU_NAMES[gpu]} worker", ha="center"
+                )
+                axes.set_axis_off()
+                continue
             names = [f"{tp}*" if tp == DEGREES.get((llm, gpu)) else f"{tp}" for tp in mean.index]
             axes.set_xticks(range(len(mean)), names)
             dress(

@@ -23,7 +23,7 @@ from experiments.blitzscale.serving import (
     scenario_of,
 )
 from experiments.blitzscale.setting import SETTINGS, Workload, horizon_of, workload_of
-from experiments.harness.figure import SEEDS, Grid, where
+from experiments.harness.figure import SEEDS, Grid, paper_stars, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from llmscale_env.scenarios.load import load_scenario
@@ -198,8 +198,18 @@ def means(
     )
 
 
-def bars(axes: Any, frame: DataFrame, column: str, systems: Sequence[str], what: str) -> None:
-    """Means of every system, with the lowest and highest run; p95 as a mark."""
+def bars(
+    axes: Any,
+    frame: DataFrame,
+    column: str,
+    systems: Sequence[str],
+    what: str,
+    less: float | None = None,
+) -> None:
+    """Means of every system, with the lowest and highest run; p95 as a mark.
+
+    A star is where the paper has BlitzScale: `less` per cent below ServerlessLLM, as it is here.
+    """
     for k, name in enumerate(systems):
         system = SYSTEMS[name]
         values = 1e3 * runs(frame, column, name, f"{what}_mean_s")
@@ -208,7 +218,7 @@ def bars(axes: Any, frame: DataFrame, column: str, systems: Sequence[str], what:
         mean = float(values.mean())
         axes.bar(
             k, mean, color=system.colour, alpha=0.9 if system.line == "-" else 0.45,
-            yerr=[[mean - values.min()], [values.max() - mean]], capsize=3, ecolor="0.3",
+            yerr=[[max(mean - values.min(), 0.0)], [max(values.max() - mean, 0.0)]], capsize=3, ecolor="0.3",
         )  # fmt: skip
         p95 = 1e3 * runs(frame, column, name, f"{what}_p95_s").mean()
         axes.plot(k, p95, "k_", ms=12, label="p95, mean of the runs" if k == 0 else None)
@@ -217,18 +227,34 @@ def bars(axes: Any, frame: DataFrame, column: str, systems: Sequence[str], what:
         range(len(systems)), [SYSTEMS[name].shown.replace(", ", ",\n") for name in systems],
         fontsize=7,
     )  # fmt: skip
+    if less is not None and {"blitzscale", "serverlessllm"} <= set(systems):
+        told = 1e3 * runs(frame, column, "serverlessllm", f"{what}_mean_s").mean()
+        at, label = (
+            systems.index("blitzscale"),
+            "the paper's saving (section 6.1) from our ServerlessLLM",
+        )
+        paper_stars(axes, [at], [(1 - less / 100) * told], label)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3, axis="y")
 
 
-def panels(frame: DataFrame, parameters: EndToEnd, legend: str) -> Any:
-    """A column per workload: TTFT above, TBT below; the legend in a corner of the first."""
+def panels(
+    frame: DataFrame,
+    parameters: EndToEnd,
+    legend: str,
+    shorter: Mapping[str, Mapping[str, float]] | None = None,
+) -> Any:
+    """A column per workload: TTFT above, TBT below; the legend in a corner of the first.
+
+    `shorter`: the paper's savings in per cent, by workload and latency.
+    """
     n = len(parameters.columns)
     figure = new_figure(4.6 * n, 6.4)
     grid = figure.subplots(2, n, squeeze=False)
     for (top, bottom), column in zip(grid.T, parameters.columns, strict=True):
-        bars(top, frame, column, parameters.systems, "ttft")
-        bars(bottom, frame, column, parameters.systems, "tbt")
+        less = (shorter or {}).get(column, {})
+        bars(top, frame, column, parameters.systems, "ttft", less.get("ttft"))
+        bars(bottom, frame, column, parameters.systems, "tbt", less.get("tbt"))
         top.set_title(COLUMNS[column], fontsize=9)
     grid[0][0].set_ylabel("TTFT, mean (ms)")
     grid[1][0].set_ylabel("time between tokens, mean (ms)")

@@ -25,6 +25,7 @@ from experiments.blitzscale.setting import requests_of
 from experiments.harness.claims import Claim, about, at_least, exact
 from experiments.harness.figure import dress, where
 from experiments.harness.parameters import Parameters, ours, paper
+from experiments.harness.picture import Published
 from experiments.output import new_figure
 from llmscale_env.cluster.kv import kv_capacity_tokens
 from llmscale_env.workload import StreamConfig, WorkloadConfig
@@ -125,6 +126,12 @@ def spread(values: NDArray[np.float64], within: int) -> float:
     return best
 
 
+def excerpt(frame: DataFrame, parameters: DemandOverTime) -> DataFrame:
+    """What is drawn: the seconds of the first seed."""
+    first = where(frame, seed=frame["seed"].min(), kind="second")
+    return first[["seed", "kind", "second", "requests", "rise", "prefill", "decode", "kv_gb"]]
+
+
 def plot(frame: DataFrame, parameters: DemandOverTime) -> Any:
     """Three rows: requests, computation, memory; the hour and its steepest minute."""
     first = where(frame, seed=frame["seed"].min(), kind="second")
@@ -159,6 +166,14 @@ def plot(frame: DataFrame, parameters: DemandOverTime) -> Any:
     rise = float(np.nanmax(first["rise"].to_numpy(dtype=float)))
     grid[0, 1].set_title(f"its steepest rise: {rise:.1f} times within {parameters.within_s} s")
     return figure
+
+
+PAPER_POINTS = (
+    Published(
+        "section 2.2", ((0.0, 0.5), (0.0, 50.0)), "span", panels=(4, 5),
+        label="the paper: 0.5 to 50 GB",
+    ),
+)  # fmt: skip
 
 
 def _kv_bytes(parameters: DemandOverTime) -> float:

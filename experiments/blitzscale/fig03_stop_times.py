@@ -146,6 +146,12 @@ def by_second(time_s: ArrayLike, sent: ArrayLike) -> list[dict[str, Any]]:
     return [{"second": int(t), "use": float(use[t])} for t in np.flatnonzero(use)]
 
 
+def excerpt(frame: DataFrame, parameters: StopTimes) -> DataFrame:
+    """The columns that are drawn."""
+    attainment = ["requests", "ttft_attainment", "tbt_attainment"]
+    return frame[["llm", "kind", "seed", "stop_s", *attainment, "second", "use"]]
+
+
 def plot(frame: DataFrame, parameters: StopTimes) -> Any:
     """A row per LLM: TTFT, TBT, links."""
     figure = new_figure(12.0, 3.4 * len(parameters.llms))

@@ -188,6 +188,24 @@ def rate_of(frame: DataFrame, variant: str, keep_alive_s: float) -> Interval:
     return mean_interval((100 * mine["missed"].astype(float) / started)[started > 0])
 
 
+def excerpt(frame: DataFrame, parameters: CacheMisses) -> DataFrame:
+    """A row per hour, and the minutes of the hour that is drawn."""
+    minute = frame["kind"] == "minute"
+    drawn = (
+        (frame["seed"] == _median_hour(frame, parameters))
+        & (frame["variant"] == parameters.main)
+        & (frame["keep_alive_s"] == parameters.keep_alives_s[0])
+    )
+    return frame[~minute | drawn]
+
+
+def _median_hour(frame: DataFrame, parameters: CacheMisses) -> Any:
+    """Seed of the hour with the median number of starts."""
+    mine = where(frame, kind="hour", variant=parameters.main)
+    hours = mine[mine["keep_alive_s"].astype(float) == parameters.keep_alives_s[0]]
+    return hours.iloc[(hours["started"].astype(float)).argsort().iloc[len(hours) // 2]]["seed"]
+
+
 def plot(frame: DataFrame, parameters: CacheMisses) -> Any:
     """Left an hour, minute by minute; right miss rates by placement and keep-alive."""
     main, keep = parameters.main, parameters.keep_alives_s[0]
@@ -196,8 +214,7 @@ def plot(frame: DataFrame, parameters: CacheMisses) -> Any:
     top, bottom = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[1, 0])
     right = figure.add_subplot(grid[:, 1])
     mine = frame[(frame["variant"] == main) & (frame["keep_alive_s"].astype(float) == keep)]
-    hours = where(mine, kind="hour")
-    middle = hours.iloc[(hours["started"].astype(float)).argsort().iloc[len(hours) // 2]]["seed"]
+    middle = _median_hour(frame, parameters)
     minutes = where(mine, kind="minute", seed=middle).sort_values("minute")
     at = minutes["minute"].astype(float)
     top.bar(at, minutes["requests"].astype(float), width=1, align="edge", color="C0")

@@ -28,7 +28,7 @@ from experiments.blitzscale.end_to_end import (
 )
 from experiments.blitzscale.serving import SystemName
 from experiments.harness.claims import Claim, about, less
-from experiments.harness.figure import claimed
+from experiments.harness.figure import claimed, where
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -53,9 +53,14 @@ FASTER = "azure-code"
 """Where the paper's system is not only close to AllCache, but faster; one claim each, not two."""
 
 
+def excerpt(frame: DataFrame, parameters: EndToEnd) -> DataFrame:
+    """A row per run."""
+    return where(frame, kind="run")
+
+
 def plot(frame: DataFrame, parameters: EndToEnd) -> Any:
     """A column per workload."""
-    return panels(frame, parameters, "upper left")
+    return panels(frame, parameters, "upper left", SHORTER)
 
 
 @claimed

@@ -29,7 +29,7 @@ from experiments.blitzscale.end_to_end import (
 from experiments.blitzscale.serving import DOING, SYSTEMS, SystemName, scenario_of
 from experiments.blitzscale.setting import Workload
 from experiments.harness.claims import Claim, about, at_most, more
-from experiments.harness.figure import claimed, where
+from experiments.harness.figure import claimed, paper_stars, where
 from experiments.output import new_figure
 
 if TYPE_CHECKING:
@@ -58,6 +58,11 @@ def targets_s() -> dict[str, float]:
 SHOWN = {"loading": "loads", "working": "has requests", "idle": "has none"}
 
 
+def excerpt(frame: DataFrame, parameters: EndToEnd) -> DataFrame:
+    """All but the GPUs over time of other runs than the first."""
+    return frame[(frame["kind"] != "gpus") | (frame["seed"] == frame["seed"].min())]
+
+
 def plot(frame: DataFrame, parameters: EndToEnd) -> Any:
     """GPUs over time of the first run, GPU time, and distributions of TTFT and TBT."""
     figure = new_figure(12.0, 6.6)
@@ -76,11 +81,15 @@ def plot(frame: DataFrame, parameters: EndToEnd) -> Any:
             label = f"its instance {SHOWN[what]}" if k == 0 else None
             total.bar(k, hours, bottom=below, color=system.colour, alpha=alpha, label=label)
             below += hours
-        total.annotate(f"{below:.2f}", (k, below), ha="center", va="bottom", fontsize=8)
+        total.annotate(f"{below:.3g}", (k, below), ha="center", va="bottom", fontsize=8)
         for axes, what in ((ttft, "ttft"), (tbt, "tbt")):
             part = where(mine, kind="quantile", what=what)
             curve = part.astype({"q": float, "seconds": float}).groupby("q")["seconds"].mean()
             axes.plot(1e3 * curve, curve.index, label=system.shown, **style)
+    if {"blitzscale", "serverlessllm"} <= set(parameters.systems):
+        told = 0.6 * runs(frame, CODE, "serverlessllm", "gpu_s").mean() / 3600
+        label = "the paper: 40 % below\nServerlessLLM, as it is here"
+        paper_stars(total, [parameters.systems.index("blitzscale")], [told], label)
     over.set_xlabel("time (s), first run")
     over.set_ylabel("GPUs held")
     over.set_ylim(bottom=0)
@@ -90,6 +99,7 @@ def plot(frame: DataFrame, parameters: EndToEnd) -> Any:
         fontsize=7,
     )
     total.set_ylabel("GPU time, mean of the runs (hours)")
+    total.margins(y=0.12)
     total.legend(fontsize=7, loc="upper left", title="a GPU while", title_fontsize=7)
     for axes, what in ((ttft, "TTFT"), (tbt, "TBT")):
         target = 1e3 * targets_s()[what.lower()]

@@ -98,6 +98,11 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
+def excerpt(frame: DataFrame, parameters: HostCopies) -> DataFrame:
+    """A row per run, and of the first seed what is drawn."""
+    return frame[(frame["kind"] != "bin") | (frame["seed"] == frame["seed"].min())]
+
+
 def plot(frame: DataFrame, parameters: HostCopies) -> Any:
     """A panel per workload."""
     figure = new_figure(4.6 * len(parameters.workloads), 4.2)

@@ -26,7 +26,7 @@ from experiments.blitzscale.end_to_end import (
 )
 from experiments.blitzscale.serving import SystemName
 from experiments.harness.claims import Claim, about, between, more
-from experiments.harness.figure import claimed
+from experiments.harness.figure import claimed, where
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -44,6 +44,11 @@ PARAMETERS = {
     # A whole trace costs 10 to 16 s of a core, and there are six bars: 3 seeds, some 10 core-minutes.
     "paper": EndToEnd(systems=STEPS, seeds=3),
 }
+
+
+def excerpt(frame: DataFrame, parameters: EndToEnd) -> DataFrame:
+    """A row per run."""
+    return where(frame, kind="run")
 
 
 def plot(frame: DataFrame, parameters: EndToEnd) -> Any:

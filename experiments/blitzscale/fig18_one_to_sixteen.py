@@ -22,6 +22,7 @@ from experiments.blitzscale.serving import episode
 from experiments.harness.claims import Claim, about, more
 from experiments.harness.figure import dress, where
 from experiments.harness.parameters import Parameters, ours, paper
+from experiments.harness.picture import Published
 from experiments.output import new_figure
 from llmscale_env.control.command import Command
 from llmscale_env.control.scaling import FleetSeen, Scaler
@@ -178,6 +179,15 @@ def when(looks: Any, active: Any, least: int) -> float | None:
     return float(looks[enough[0]]) if len(enough) else None
 
 
+def excerpt(frame: DataFrame, parameters: OneToSixteen) -> DataFrame:
+    """The times of all runs, and the means of what is drawn over time."""
+    import pandas as pd
+
+    bins = where(frame, kind="bin").groupby(["system", "kind", "time_s"])
+    means = bins[["tokens_per_s", "active"]].mean().reset_index().assign(seed=frame["seed"].min())
+    return pd.concat([frame[frame["kind"] != "bin"], means], ignore_index=True)
+
+
 def plot(frame: DataFrame, parameters: OneToSixteen) -> Any:
     """Throughput, and instances that serve; the first seconds and all of it."""
     figure = new_figure(11.0, 6.0)
@@ -206,6 +216,18 @@ def plot(frame: DataFrame, parameters: OneToSixteen) -> Any:
     panels[0][1].legend(fontsize=7, loc="lower right")
     panels[1][1].legend(fontsize=7, loc="lower right")
     return figure
+
+
+PAPER_POINTS = (
+    Published(
+        "section 6.3", ((1.1, 0.0),), "level", panels=(0, 1, 2, 3), along="x",
+        label="the paper: BlitzScale's 16 serve after 1.1 s",
+    ),
+    Published(
+        "section 6.3", ((0.0, 20.0),), "level", panels=(0, 1),
+        label="the paper: 20,000 tokens/s with the 7 neighbours",
+    ),
+)  # fmt: skip
 
 
 def times(frame: DataFrame, system: str, column: str) -> Any:

@@ -259,7 +259,7 @@ def plot(frame: DataFrame, parameters: OverProvisioning) -> Any:
         for percentile in parameters.percentiles:
             part = where(mine, percentile=percentile)
             line(axes, part, "cv", "needed", ms=4, shade=0.2, edge=None, label=f"p{percentile:g}")
-        axes.axhline(3, color="k", lw=0.8, ls=":")
+        axes.axhline(3, color="k", lw=0.8, ls=":", label="the paper: 3 is enough up to a CV of 8")
         axes.axvline(8, color="k", lw=0.8, ls=":")
         finite = mine["needed"][np.isfinite(mine["needed"])]
         top = max(6.0, 1.2 * float(finite.max())) if len(finite) else 6.0

@@ -127,6 +127,16 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
+def excerpt(frame: DataFrame, parameters: WaitingTime) -> DataFrame:
+    """Every second length of the queue, and in front of an empty instance the first quantile alone."""
+    lengths = sorted(frame["queue_length"].unique())
+    few = {*lengths[::2], parameters.claimed_length, lengths[-1]}
+    drawn = (frame["start"] == "busy") | (frame["quantile"] == parameters.quantiles[0])
+    drawn &= frame["queue_length"].isin(few)
+    columns = ["seed", "llm", "batch_limit", "start", "quantile", "queue_length", "r2", "bias"]
+    return frame.loc[drawn, columns]
+
+
 def plot(frame: DataFrame, parameters: WaitingTime) -> Any:
     """A column per model: R2 above, bias below, against the length of the queue."""
     figure = new_figure(5.4 * len(parameters.llms), 7.4)

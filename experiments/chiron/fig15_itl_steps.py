@@ -78,6 +78,23 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{str(key): value for key, value in row.items()} for row in taken.to_dict("records")]
 
 
+def excerpt(frame: DataFrame, parameters: ItlSteps) -> DataFrame:
+    """What is drawn: the first steps of the first seed."""
+    first = (frame["seed"] == frame["seed"].min()) & (frame["step"] < parameters.drawn_steps)
+    columns = [
+        "seed",
+        "llm",
+        "controller",
+        "itl_slo_s",
+        "step",
+        "end_s",
+        "limit",
+        "running",
+        "itl_s",
+    ]
+    return frame.loc[first, columns]
+
+
 def plot(frame: DataFrame, parameters: ItlSteps) -> Any:
     """Latency above, the limit below; a column per model."""
     figure = new_figure(5.6 * len(parameters.llms), 5.6)

@@ -132,7 +132,7 @@ def plot(frame: DataFrame, parameters: Burstiness) -> Any:
             for axes, name in ((below, "gpus"), (lowest, "batch_limit")):
                 line(axes, mine, "cv", name, band=None, **look)
         for axes in (above, below, lowest):
-            axes.axvline(8, color="k", lw=0.8, ls=":")
+            axes.axvline(8, color="k", lw=1, ls=":", label="the paper: 3 is enough up to here")
         rate = parameters.rates_per_s[k]
         legend = {"loc": "lower left", "title": "over-provisioning", "title_fontsize": 8}
         title = f"{configuration} model, {rate:g} requests/s"

@@ -15,8 +15,11 @@ An experiment is a module in the folder of its paper (`experiments/chiron/fig09_
 | `NAME` | may be left out: what it is called in place of PAPER-figNN |
 | `tables(frame, parameters)` | may be left out: by name, rows (dicts) of a table made from all rows |
 | `SERIES` | may be left out: kinds of rows (column `kind`) that are many, as series over time |
+| `excerpt(frame, parameters)` | may be left out: of many rows those that lie beside the page |
+| `PAPER_POINTS` | may be left out: numbers of the paper to draw, see `harness.picture.Published` |
 
-Pages come with all rows but those of `SERIES`, which stay in `results/`: pictures and tables show them.
+Pages come with the rows that their pictures need: all but those of `SERIES`, or the `excerpt`. All rows
+stay in `results/`.
 
 `cases` is a `harness.figure.Grid` where the runs are all combinations of some columns, `claims` a generator
 under `harness.figure.claimed`. `tests/test_figures.py` goes over the figures of all five papers.
@@ -37,4 +40,5 @@ A case with `"timed": True` measures the machine: each command does it anew.
 | processes, Ray, interruptions | `llmscale_env._spread` |
 | what lies in `results/` | `results` |
 | how the page looks | `page` |
+| how a picture looks on it, and the paper's numbers in it | `picture` |
 """

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from experiments.harness.claims import Claim
 from experiments.harness.parameters import Parameters
+from experiments.harness.picture import Published
 from llmscale_env._cli import Slip, closest
 
 PAPERS = {
@@ -66,6 +67,8 @@ class Experiment:
     claims: Callable[[Any, Any], Sequence[Claim]]
     series: tuple[str, ...] = ()
     tables: Callable[[Any, Any], Mapping[str, Sequence[Mapping[str, Any]]]] | None = None
+    published: tuple[Published, ...] = ()
+    excerpt: Callable[[Any, Any], Any] | None = None
 
     def settings(self, scale: str, changes: Mapping[str, str]) -> Parameters:
         """Parameters of a scale with some changed, given as text (lists with commas).
@@ -185,4 +188,6 @@ def load(entry: Entry) -> Experiment:
         module.claims,
         series,
         getattr(module, "tables", None),
+        tuple(getattr(module, "PAPER_POINTS", ())),
+        getattr(module, "excerpt", None),
     )

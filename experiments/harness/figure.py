@@ -234,6 +234,15 @@ def dress(
         axes.legend(**{"fontsize": 8, **({"loc": legend} if isinstance(legend, str) else legend)})
 
 
+def paper_stars(axes: Any, x: Iterable[Any], y: Iterable[float], label: str) -> None:
+    """Stars where a number of the paper lies that it tells from another, which here is one of ours.
+
+    What it gives in itself a figure declares (`harness.picture.Published`). The label says from what it is
+    told, and where.
+    """
+    axes.plot(list(x), list(y), "*", color="k", ms=10, ls="none", zorder=6, label=label)
+
+
 def legend_below(figure: Any, axes: Any, columns: int | None = None, place: str = "lower") -> None:
     """One legend for all panels, of what one of them shows."""
     handles, labels = axes.get_legend_handles_labels()

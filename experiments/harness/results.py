@@ -9,7 +9,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,12 +17,16 @@ from typing import TYPE_CHECKING, Any
 from agents.statistics import Interval, shown
 from experiments.harness.claims import Claim
 from experiments.harness.fingerprint import ROOT
+from experiments.harness.parameters import Parameters
+from experiments.harness.picture import save
 from llmscale_env._reading import read_json
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 ROWS, RECORD = "rows.csv", "result.json"
+DIGITS = 5
+"""Significant digits of numbers in the rows beside a page."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ def write_result(
         part.chmod(0o755)
         frame.to_csv(part / ROWS, index=False)
         for name, figure in figures.items():
-            figure.savefig(part / name, dpi=90, format="png")
+            save(figure, part / name)
         for name, rows in (tables or {}).items():
             with (part / name).open("w", encoding="utf-8", newline="") as file:
                 writer = csv.DictWriter(
@@ -137,31 +141,122 @@ def read_table(path: Path) -> tuple[list[str], list[list[str]]]:
     return (rows[0], rows[1:]) if rows else ([], [])
 
 
-def rows_beside_page(source: Path, series: Sequence[str]) -> str | None:
-    """A file of rows without those whose `kind` is in `series`, and without columns that are then empty.
+def rows_beside_page(
+    source: Path,
+    series: Sequence[str],
+    parameters: Parameters,
+    excerpt: Callable[[DataFrame, Any], DataFrame] | None = None,
+) -> str | None:
+    """The rows of a file as they lie beside a page: few bytes, and all that `read_rows` needs.
 
-    With no `series` all rows are there. Paths below the project are told from its root. None where
-    no row is left.
+    Left out are rows whose `kind` is in `series`, or with an `excerpt` what it does not take; columns that
+    are then empty; and columns that hold the value of the parameter of their name throughout (the page lists
+    these). Numbers have `DIGITS` significant
+    digits, whole ones all of theirs. Paths below the project are told from its root. None where no row is
+    left.
 
     Raises:
         ValueError: there are `series`, but no column `kind`.
     """
     text = source.read_text(encoding="utf-8").replace(f"{ROOT}{os.sep}", "")
-    if not series:
-        return text
+    if excerpt is not None:
+        import pandas as pd
+
+        text = excerpt(pd.read_csv(io.StringIO(text), low_memory=False), parameters).to_csv(
+            index=False
+        )
+        series = ()
     names, *rows = csv.reader(io.StringIO(text, newline=""))
-    if "kind" not in names:
-        raise ValueError(f"{source}: no column kind, which {', '.join(series)} should be in")
-    of = names.index("kind")
-    kept = [row for row in rows if row[of] not in series]
-    if not kept:
+    if series:
+        if "kind" not in names:
+            raise ValueError(f"{source}: no column kind, which {', '.join(series)} should be in")
+        of = names.index("kind")
+        rows = [row for row in rows if row[of] not in series]
+    if not rows:
         return None
-    used = [k for k in range(len(names)) if any(row[k] for row in kept)]
+    short = [[_short(value) for value in row] for row in rows]
+    known = _constants(parameters)
+    used = [
+        k
+        for k, name in enumerate(names)
+        if (values := {row[k] for row in short}) != {""} and values != {known.get(name)}
+    ]
     made = io.StringIO(newline="")
-    csv.writer(made, lineterminator="\n").writerows(
-        [row[k] for k in used] for row in (names, *kept)
-    )
+    writer = csv.writer(made, lineterminator="\n")
+    writer.writerow([names[k] for k in used])
+    writer.writerows([row[k] for k in used] for row in short)
     return made.getvalue()
+
+
+def read_rows(path: Path, parameters: Parameters) -> DataFrame:
+    """The rows that `rows_beside_page` wrote, with the columns that it left out because a parameter holds
+    them; numbers that a parameter has are as exact as there.
+    """
+    import pandas as pd
+
+    frame = pd.read_csv(path, low_memory=False)
+    known = {
+        name: value
+        for name, value in parameters.model_dump().items()
+        if name not in frame and not isinstance(value, (tuple, list, dict)) and name != "seeds"
+    }
+    frame = frame.assign(**known)
+    exact = {float(_short(repr(value))): value for value in _numbers(parameters.model_dump())}
+    for name in frame.select_dtypes("float"):
+        near = frame[name].map(exact)
+        frame[name] = near.fillna(frame[name]).astype(float)
+    return frame
+
+
+def of_cases(
+    frame: DataFrame, cases: Sequence[Mapping[str, Any]], *, excerpt: bool = False
+) -> bool:
+    """Whether rows from beside a page can come from these cases.
+
+    They cannot where a column has a value that no case has; nor, unless they are an `excerpt`, where it lacks
+    one that a case has, other than a seed.
+    """
+    for name in {name for case in cases for name in case} & set(frame.columns):
+        there = {_short(str(value)) for value in frame[name].dropna().unique()}
+        values = [case[name] for case in cases if name in case]
+        if any(isinstance(value, (dict, list, tuple)) for value in values):
+            continue
+        wanted = {_short(str(value)) for value in values if value is not None}
+        if not there <= wanted or not (excerpt or name == "seed" or there == wanted):
+            return False
+    return True
+
+
+def _short(value: str) -> str:
+    """A cell with few digits, if it is a number that is not whole."""
+    try:
+        number = float(value)
+    except ValueError:
+        return value
+    if not math.isfinite(number):
+        return value
+    if number.is_integer() and abs(number) < 1e15:
+        return str(int(number))
+    return f"{number:.{DIGITS}g}"
+
+
+def _constants(parameters: Parameters) -> dict[str, str]:
+    """Parameters of one value, as cells; none of whose value is None, which a cell cannot tell."""
+    return {
+        name: _short(str(value))
+        for name, value in parameters.model_dump().items()
+        if isinstance(value, (str, int, float))
+    }
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _numbers(one)
+    elif isinstance(value, float) and not value.is_integer():
+        yield value
 
 
 def read_result(folder: Path) -> Result | None:

@@ -106,6 +106,14 @@ def straight(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.polyval(np.polyfit(place, values, 1), place), np.float64)
 
 
+def excerpt(frame: DataFrame, parameters: QueuePosition) -> DataFrame:
+    """Every tenth position: the lines are straight."""
+    positions = sorted(frame["position"].unique())
+    few = [*positions[::10], positions[-1]]
+    columns = ["seed", "llm", "position", "wait_s", "estimate_s", "r2_estimate"]
+    return frame.loc[frame["position"].isin(few), columns]
+
+
 def plot(frame: DataFrame, parameters: QueuePosition) -> Any:
     """Mean wait by position with its spread over seeds, and the mean estimate, for each LLM."""
     figure = new_figure(6.6, 4.6)

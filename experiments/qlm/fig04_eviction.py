@@ -151,6 +151,11 @@ def _requests(case: Mapping[str, Any]) -> RequestTable:
     return together([waiting, urgent])
 
 
+def excerpt(frame: DataFrame, parameters: Eviction) -> DataFrame:
+    """The columns that are drawn."""
+    return frame[["seed", "llm", "burst", "serving", "blocked_s", "iteration_s"]]
+
+
 def plot(frame: DataFrame, parameters: Eviction) -> Any:
     """A panel per LLM: blocking against the size of the burst."""
     figure = new_figure(4.1 * len(parameters.llms), 4.4)

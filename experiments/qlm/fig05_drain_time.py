@@ -171,12 +171,12 @@ def plot(frame: DataFrame, parameters: DrainTime) -> Any:
             mean = mine.groupby(["gpu", "first", "second"])["drain_s"].mean()
             shade = 0.35 + 0.65 * k / (len(bars) - 1)
             colour = "C0" if order == "oracle" else (0.85, 0.3, 0.2, shade)
-            x, width = places(k, len(bars), len(pairs))
-            axes.bar(x, [mean[pair] for pair in pairs], width, color=colour, label=name)
-        names = [_pair(*pair) for pair in pairs]
-        axes.set_xticks(range(len(pairs)), names, rotation=35, ha="right", fontsize=8)
-        dress(axes, title=f"{weights}: weights {place}", log="y", lines="y")
-    panels[0].set_ylabel(f"time to drain {parameters.queue:,} requests (s)")
+            y, width = places(k, len(bars), len(pairs))
+            axes.barh(y, [mean[pair] for pair in pairs], width, color=colour, label=name)
+        axes.set_yticks(range(len(pairs)), [_pair(*pair) for pair in pairs])
+        label = f"time to drain {parameters.queue:,} requests (s)"
+        dress(axes, title=f"{weights}: weights {place}", log="x", lines="x", xlabel=label)
+    panels[0].invert_yaxis()
     legend_below(figure, panels[0], len(bars), place="upper")
     return figure
 

@@ -26,6 +26,7 @@ from agents.statistics import mean_interval
 from experiments.harness.claims import Claim, at_least, between
 from experiments.harness.figure import SEEDS, Grid, claimed, dress, legend_below, listed, where
 from experiments.harness.parameters import Parameters, ours, paper
+from experiments.harness.picture import Published
 from experiments.output import new_figure
 from experiments.qlm.loads import STYLES, lines_by_policy, of_policy, points_above, run_trace
 
@@ -108,6 +109,14 @@ def plot(frame: DataFrame, parameters: MultiModel) -> Any:
         dress(axes, log="x", bottom=0, xlabel="Batch-1 requests/s", ylabel=label)
     legend_below(figure, panels[0], 3)
     return figure
+
+
+PAPER_POINTS = (
+    Published(
+        "section 8.2", ((25.0, 90.0), (500.0, 90.0)), "line", panels=(1,),
+        label="the paper: QLM above 90 % below 500/s",
+    ),
+)  # fmt: skip
 
 
 @claimed

@@ -104,7 +104,11 @@ def plot(frame: DataFrame, parameters: QueueSize) -> Any:
             axes.fill_between(sizes, met["min"], met["max"], color=colour, alpha=0.15)
     for axes, whose in ((left, f"{STYLES[common][0]}'s"), (right, "each policy's own")):
         axes.set_xscale("symlog", linthresh=10)
-        dress(axes, xlabel=f"{parameters.size} queue, {whose} (requests)", xlim=(0, None))
+        dress(
+            axes,
+            xlabel=f"{parameters.size} queue, {whose} (requests)",
+            xlim=(0, 1.3 * axes.dataLim.x1),
+        )
     left.set(ylabel="SLOs met (% of all requests)", ylim=(0, 103))
     left.legend(fontsize=8)
     return figure

@@ -141,6 +141,11 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
+def excerpt(frame: DataFrame, parameters: Estimator) -> DataFrame:
+    """The columns that are drawn."""
+    return frame[["seed", "llm", "throughput", "start", PLACE, "requests", "r2", "bias"]]
+
+
 def plot(frame: DataFrame, parameters: Estimator) -> Any:
     """A column per LLM: R2 above, bias below, against the groups in the queue."""
     figure = new_figure(4.2 * len(parameters.llms), 6.6)

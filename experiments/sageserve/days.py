@@ -252,4 +252,5 @@ def stairs(axes: Any, rows: DataFrame, column: str, bin_h: float, **look: Any) -
     """A column of latency rows by the time of arrival, a step for each bin."""
     rows = rows.sort_values("hour")
     hour = rows["hour"].to_numpy(float)
-    axes.stairs(rows[column].astype(float), [*hour, hour[-1] + bin_h], baseline=None, **look)
+    values = rows[column].to_numpy(float)
+    axes.step([*hour, hour[-1] + bin_h], [*values, values[-1]], where="post", **look)

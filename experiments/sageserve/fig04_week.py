@@ -102,6 +102,11 @@ def published() -> DataFrame:
     return pd.read_csv(PUBLISHED, comment="#")
 
 
+def excerpt(frame: DataFrame, parameters: WholeWeek) -> DataFrame:
+    """The hours of the first seed, which are drawn, and what is not by the hour of all."""
+    return frame[(frame["row"] != "hour") | (frame["seed"] == frame["seed"].min())]
+
+
 def plot(frame: DataFrame, parameters: WholeWeek) -> Any:
     """Requests above, tokens below; the draw as lines, the source as steps."""
     hours = frame[(frame["row"] == "hour") & (frame["seed"] == frame["seed"].min())]

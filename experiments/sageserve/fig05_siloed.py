@@ -86,6 +86,12 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     return run_days(case)
 
 
+def excerpt(frame: DataFrame, parameters: Siloed) -> DataFrame:
+    """All but the series of other seeds and regions than are drawn."""
+    drawn = (frame["seed"] == frame["seed"].min()) & frame["region"].isin((COUNTED, SEEN))
+    return frame[(frame["kind"] != "series") | drawn]
+
+
 def plot(frame: DataFrame, parameters: Siloed) -> dict[str, Any]:
     """A panel per LLM: instances, and memory utilisation (first seed)."""
     seed = parameters.seed_list()[0]

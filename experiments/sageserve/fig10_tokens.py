@@ -93,6 +93,11 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
+def excerpt(frame: DataFrame, parameters: Tokens) -> DataFrame:
+    """What is drawn: all requests of the first seed."""
+    return where(frame, seed=frame["seed"].min(), kind="all")
+
+
 def plot(frame: DataFrame, parameters: Tokens) -> Any:
     """A panel per quantity, a curve per LLM, tokens on a log scale."""
     first = where(frame, seed=frame["seed"].min(), kind="all")

@@ -112,6 +112,16 @@ def recovery_min(
     return 60 * AFTER_H
 
 
+def excerpt(frame: DataFrame, parameters: Bursts) -> DataFrame:
+    """Totals of all runs, and what is drawn: the first seed, interactive requests."""
+    first = frame["seed"] == frame["seed"].min()
+    latency = (frame["kind"] == "latency") & (frame["slo_class"] == "interactive")
+    there = (frame["llm"] == LLAMA_2) & (frame["region"] == REGION)
+    return frame[
+        (frame["kind"] == "total") | (first & there & (latency | (frame["kind"] == "series")))
+    ]
+
+
 def plot(frame: DataFrame, parameters: Bursts) -> Any:
     """Memory utilisation, instances and 95 % TTFT over the day (first seed); bursts shaded."""
     seed = parameters.seed_list()[0]

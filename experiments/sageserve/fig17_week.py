@@ -80,6 +80,15 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [row for row in run_days(case) if row["kind"] != "series"]
 
 
+def excerpt(frame: DataFrame, parameters: Week) -> DataFrame:
+    """Totals of all runs, and the latencies that are drawn: interactive requests of the first seed."""
+    drawn = (
+        (frame["kind"] == "latency") & (frame["llm"] == LLAMA_2) & (frame["region"] == EVERYWHERE)
+    )
+    drawn &= (frame["seed"] == frame["seed"].min()) & (frame["slo_class"] == "interactive")
+    return frame[(frame["kind"] == "total") | drawn]
+
+
 def plot(frame: DataFrame, parameters: Week) -> Any:
     """A panel per latency (first seed)."""
     seed = parameters.seed_list()[0]
