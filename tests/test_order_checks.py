@@ -142,7 +142,7 @@ BAD: list[tuple[str, Write, str]] = [
     (QUEUES, move(10**6, 0), "requests: 1000000 is in no shared queue"),
     (QUEUES, move_head(10**6), "queues: no shared queue 1000000, must be in 0"),
     (QUEUES, move(0, 0, e=2), "moves: episode = 2: must be an integer in 0..1"),
-    (PLACES, put("places.rules", 99), r"rules\[1\] = 99: must be in -1..10"),
+    (PLACES, put("places.rules", 99), rf"rules\[1\] = 99: must be in -1..{max(RouterKind)}"),
     (PLACES, put("places.rules", int(RouterKind.CUSTOM)), "there is no custom router"),
     (PLACES, put("places.rules", int(RouterKind.SHARED_QUEUE)), "has no shared queue"),
     (PLACES, put("places.gamma", -3.0), r"gamma\[1\] = -3.0: must be in 0.0..1.0"),
