@@ -103,8 +103,9 @@ def summarise_cluster(
 def summarise_prefix_caches(tokens: Mapping[str, tuple[int, int]]) -> dict[str, float]:
     """`prefix_hit_rate` of all caches together and of each pool, as `pool/NAME/prefix_hit_rate`.
 
-    Tokens found over tokens asked for, as vLLM's `vllm:prefix_cache_hits_total` over
-    `vllm:prefix_cache_queries_total`. 0 where none was asked for.
+    Tokens found over tokens asked for, by admissions: vLLM's `vllm:prefix_cache_hits_total` over
+    `vllm:prefix_cache_queries_total` counts besides each step in which a request waits for memory.
+    0 where none was asked for.
 
     Args:
         tokens: (asked, found) by pool, of pools with a prefix cache; empty: there is no such metric.
