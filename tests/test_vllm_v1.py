@@ -27,7 +27,7 @@ from llmscale_env.sim.spec import (
     RouteSpec,
     V1Spec,
 )
-from llmscale_env.workload.prefixes import spans_of
+from llmscale_env.workload.prefixes import Prefixes, spans_of
 from llmscale_env.workload.requests import RequestTable
 from tests.refusals import refuses
 from tests.small_clusters import Engine, column, pool, run, seen, table
@@ -265,6 +265,47 @@ def test_what_prefixes_cannot_be(of: list[int], tokens: list[int], said: str) ->
     inputs = np.array([4, 8 if tokens[-1] != 7 else 20])
     with pytest.raises(ValueError, match=said):
         spans_of(of, tokens, inputs, np.array([5 if tokens[-1] != 7 else 2, 1]))
+
+
+@pytest.mark.parametrize(
+    "owner, end, said",
+    [
+        ([-2, 0], [9, 4], r"prefixes.end\[1\] = 4: must be at least 1, and rise"),
+        ([-2, 0], [0, 4], r"prefixes.end\[0\] = 0: must be at least 1"),
+        ([-2, 0], [4, 13], r"prefixes.end\[1\] = 13: must not be behind the prompt"),
+        ([-2, 1], [4, 9], r"prefixes.owner\[1\] = 1: must be below the request's own name"),
+        ([-1, 0], [4, 9], r"prefixes.owner\[0\] = -1: must be a name, or -2 or below"),
+        ([-2, 0], [4, 9.5], r"end\[1\] = 9.5: must be a whole number"),
+    ],
+)
+def test_spans_that_cannot_be(owner: list[int], end: Any, said: str) -> None:
+    """The engines follow spans unseen: a fall in them had led out of the arrays."""
+    with pytest.raises(ValueError, match=said):
+        replace(table((0, 9, 6), (0, 12, 6)), prefixes=Prefixes([0, 1], [0, 0, 2], owner, end))
+
+
+@pytest.mark.parametrize(
+    "columns, said",
+    [
+        ({"prefix_of": [float("nan"), -1], "prefix_tokens": [4, 0]}, r"prefix_of\[0\] = nan"),
+        ({"prefix_of": [-1, 0], "prefix_tokens": [0, 1.5]}, r"prefix_tokens\[1\] = 1.5"),
+        ({"prefix_of": [-(2**70), 0]}, "prefix_of: of type object, must be whole numbers of 64"),
+        ({"prefix_of": [-2], "prefix_tokens": 7}, r"prefix_tokens\[0\] = 7: must be in 0..6"),
+        ({"prefix_of": [-1, -1, -1]}, r"prefix_of: of shape \(3,\), must be a number or 2 of them"),
+        ({"prefix_tokens": 4}, "prefix_tokens: needs prefix_of"),
+        (
+            {"input_tokens": [2**32 + 4, 8]},
+            r"input_tokens\[0\] = 4294967300: must be a whole number",
+        ),
+        ({"output_tokens": [1, 2.5]}, r"output_tokens\[1\] = 2.5: must be a whole number"),
+        ({"arrival_s": [0, 1e30]}, r"arrival_ps\[1\] = 1e\+42: must be a whole number"),
+        ({"arrival_s": 3.0}, r"arrival_s: of shape \(\), must be a list of numbers"),
+    ],
+)
+def test_tables_that_cannot_be_built(columns: dict[str, Any], said: str) -> None:
+    given = {"arrival_s": [0, 1], "input_tokens": [6, 8], "output_tokens": [2, 1], **columns}
+    with pytest.raises(ValueError, match=said):
+        RequestTable.build(**given)
 
 
 def test_chains_are_resolved_once() -> None:

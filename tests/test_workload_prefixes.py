@@ -170,6 +170,11 @@ def test_hashes_that_cannot_be(tmp_path, ids, says):
     refuses(f"t.jsonl:2: .*{says}", read_trace, path, "auto", False, None, BLOCK)
 
 
+def test_blocks_of_hashes_have_tokens(tmp_path):
+    path = lines(tmp_path / "t.jsonl", row(0, 8, [1]))
+    refuses("hash_block_tokens = 0: must be at least 1", read_trace, path, hash_block_tokens=0)
+
+
 def test_a_delay_without_a_turn_before(tmp_path):
     late = {"session_id": "x", "delay": 5, "input_length": 8, "output_length": 1}
     refuses(":1: expected a JSON object like", read_trace, lines(tmp_path / "t.jsonl", late))

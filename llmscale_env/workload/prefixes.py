@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from llmscale_env.workload.whole import whole_numbers
+
 NO_PREFIX = -1
 """In `prefix_of`: the request begins like no other sequence."""
 
@@ -32,13 +34,13 @@ class Prefixes:
     own them there.
 
     Attributes:
-        name: (n,) int64, of the requests' own sequences, rising, at least 0.
+        name: (n,) int64, of the requests' own sequences, rising, at least 0, below 2**62.
         first: (n + 1,) int64.
-        owner: (spans,) int64.
-        end: (spans,) int32, rising within a request.
+        owner: (spans,) int64, a name below the request's own one; of a shared prompt -2 or below.
+        end: (spans,) int32, at least 1, rising within a request.
 
     Raises:
-        ValueError: arrays that do not fit each other, or names that do not rise.
+        ValueError: arrays that do not fit each other, names or ends that do not rise, an owner that is none.
     """
 
     name: NDArray[np.int64]
@@ -48,7 +50,7 @@ class Prefixes:
 
     def __post_init__(self) -> None:
         for column, dtype in _COLUMNS:
-            array = np.ascontiguousarray(getattr(self, column), dtype)
+            array = whole_numbers(column, getattr(self, column), dtype)
             array.setflags(write=False)
             object.__setattr__(self, column, array)
         n, spans = len(self.name), len(self.owner)
@@ -59,8 +61,27 @@ class Prefixes:
             )
         if self.first[0] != 0 or self.first[-1] != spans or (np.diff(self.first) < 0).any():
             raise ValueError(f"first: must rise from 0 to {spans}")
-        if n and (self.name[0] < 0 or (np.diff(self.name) <= 0).any()):
-            raise ValueError("name: must be at least 0, and rise")
+        if n and (self.name[0] < 0 or self.name[-1] >= 2**62 or (np.diff(self.name) <= 0).any()):
+            raise ValueError("name: must be at least 0, below 2**62, and rise")
+        of = np.repeat(np.arange(n), np.diff(self.first))
+        self._refuse("owner", self.owner == NO_PREFIX, "must be a name, or -2 or below")
+        self._refuse("owner", self.owner >= self.name[of], "must be below the request's own name")
+        before = np.where(np.append(-1, of)[:-1] == of, np.append(0, self.end)[:-1], 0)
+        self._refuse("end", self.end <= before, "must be at least 1, and rise within a request")
+
+    def _refuse(self, column: str, bad: NDArray[np.bool_], rule: str) -> None:
+        if bad.any():
+            at = int(np.argmax(bad))
+            raise ValueError(f"prefixes.{column}[{at}] = {getattr(self, column)[at]}: {rule}")
+
+    def check_inputs(self, input_tokens: NDArray[Any]) -> None:
+        """Refuse spans that go on behind the prompts of the requests.
+
+        Raises:
+            ValueError: names the span.
+        """
+        most = np.repeat(input_tokens, np.diff(self.first))
+        self._refuse("end", self.end > most, "must not be behind the prompt")
 
     def __len__(self) -> int:
         return len(self.name)

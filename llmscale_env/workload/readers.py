@@ -405,6 +405,8 @@ def read_trace(
         OSError: the file cannot be read.
     """
     path = Path(path)
+    if hash_block_tokens < 1:
+        raise ValueError(f"hash_block_tokens = {hash_block_tokens}: must be at least 1")
     if format != "auto" and format not in FORMATS:
         raise ValueError(f"format = {format!r}: must be one of {['auto', *FORMATS]}")
     if os.path.exists(path) and not path.is_file():  # a pipe, say, which may wait for ever

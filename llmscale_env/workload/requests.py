@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from llmscale_env.workload.prefixes import Prefixes, spans_of
+from llmscale_env.workload.whole import whole_numbers
 
 if TYPE_CHECKING:
     from llmscale_env.workload.days import PastRequests
@@ -34,21 +35,6 @@ _COLUMNS = (
     ("output_tokens", np.int32),
     ("predicted_output_tokens", np.int32),
 )
-
-
-def whole_numbers(name: str, given: Any, dtype: type[np.signedinteger[Any]]) -> NDArray[Any]:
-    """`given` as a contiguous array of `dtype`, or a ValueError that names a value which does not fit."""
-    values, limits = np.asarray(given), np.iinfo(dtype)
-    if values.dtype != dtype and values.size:
-        if values.dtype.kind not in "iuf":
-            raise ValueError(f"{name}: of type {values.dtype}, must be whole numbers of 64 bits")
-        with np.errstate(invalid="ignore"):
-            bad = ~((values >= limits.min) & (values <= limits.max) & (values == np.floor(values)))
-        if bad.any():
-            row = int(np.argmax(bad))
-            rule = f"must be a whole number in {limits.min}..{limits.max}"
-            raise ValueError(f"{name}[{row}] = {values.flat[row]}: {rule}")
-    return np.ascontiguousarray(values, dtype)
 
 
 @dataclass(frozen=True)
@@ -132,6 +118,8 @@ class RequestTable:
             self._refuse(
                 name, (column < 0) | (column >= len(names)), f"must be in 0..{len(names) - 1}"
             )
+        if self.prefixes is not None:
+            self.prefixes.check_inputs(self.input_tokens)
 
     def between(self, from_ps: int, to_ps: int) -> RequestTable:
         """Those of [from, to), times counted from there, without failures and what came before."""
@@ -203,28 +191,39 @@ class RequestTable:
         `prefix_of` and `prefix_tokens` say which requests begin with the same tokens: see `spans_of`.
         """
         arrival = np.asarray(arrival_s, dtype=np.float64)
+        if arrival.ndim != 1:
+            raise ValueError(f"arrival_s: of shape {arrival.shape}, must be a list of numbers")
         n = len(arrival)
         if not np.isfinite(arrival).all():
             row = int(np.argmax(~np.isfinite(arrival)))
             raise ValueError(f"arrival_s[{row}] = {arrival[row]}: must be finite")
         predicted = output_tokens if predicted_output_tokens is None else predicted_output_tokens
 
-        def column(values: ArrayLike, dtype: type) -> NDArray:
-            return np.ascontiguousarray(np.broadcast_to(np.asarray(values), (n,)), dtype=dtype)
+        def column(name: str, given: ArrayLike, dtype: type[np.signedinteger[Any]]) -> NDArray:
+            values = np.asarray(given)
+            if values.shape not in ((), (1,), (n,)):
+                raise ValueError(
+                    f"{name}: of shape {values.shape}, must be a number or {n} of them"
+                )
+            return whole_numbers(name, np.broadcast_to(values, (n,)), dtype)
 
-        inputs, outputs = column(input_tokens, np.int32), column(output_tokens, np.int32)
+        inputs = column("input_tokens", input_tokens, np.int32)
+        outputs = column("output_tokens", output_tokens, np.int32)
         prefixes = None
+        if prefix_of is None and np.any(np.asarray(prefix_tokens) != 0):
+            raise ValueError("prefix_tokens: needs prefix_of")
         if prefix_of is not None:
-            shared = column(prefix_of, np.int64), column(prefix_tokens, np.int64)
-            prefixes = spans_of(*shared, inputs, outputs)
+            owner = column("prefix_of", prefix_of, np.int64)
+            tokens = column("prefix_tokens", prefix_tokens, np.int64)
+            prefixes = spans_of(owner, tokens, inputs, outputs)
         return cls(
-            arrival_ps=np.rint(arrival * PS_PER_S).astype(np.int64),
-            llm=column(llm, np.int16),
-            region=column(region, np.int16),
-            slo_class=column(slo_class, np.int16),
+            arrival_ps=np.rint(arrival * PS_PER_S),  # checked there
+            llm=column("llm", llm, np.int16),
+            region=column("region", region, np.int16),
+            slo_class=column("slo_class", slo_class, np.int16),
             input_tokens=inputs,
             output_tokens=outputs,
-            predicted_output_tokens=column(predicted, np.int32),
+            predicted_output_tokens=column("predicted_output_tokens", predicted, np.int32),
             llm_names=tuple(llm_names),
             class_names=tuple(class_names),
             region_names=tuple(region_names),

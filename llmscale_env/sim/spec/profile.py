@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.sim.spec.checks import check_fields
-from llmscale_env.workload.requests import whole_numbers
+from llmscale_env.workload.whole import whole_numbers
 
 LONGEST_ITERATION_PS = 2**61
 """Of all parts of an iteration together, so that the end of one in the last picosecond fits 64 bits."""
