@@ -108,10 +108,8 @@ INST = np.dtype(
         ("n_pull", np.int64),
         ("pull_until", np.int64),  # in this boundary only so many of them
         ("foreign", np.int64),  # place of a head that needs another LLM, -1: none
-        (
-            "settled",
-            np.int64,
-        ),  # nobody running came from behind this place; NOT_KNOWN: to be found out
+        # nobody running came from behind this place; NOT_KNOWN: to be found out
+        ("settled", np.int64),
         ("swaps", np.int64),
         ("failures", np.int64),
         # the segment of decode iterations (or the single other iteration) under way
@@ -158,8 +156,8 @@ REQ = np.dtype(
         ("max_itl", np.int64),
         ("last_token", np.int64),
         ("item_start", np.int64),
-        # While it decodes: the instance's `iter_no` less `emitted`. While it is prefilled, with `v1`: tokens of
-        # its context in the step that runs, part of `pre_done`.
+        # While it decodes: the instance's `iter_no` less `emitted`. While it is prefilled, with `v1`:
+        # tokens of its context in the step that runs, part of `pre_done`.
         ("join_iter", np.int64),
         ("input", np.int32),
         ("output", np.int32),
