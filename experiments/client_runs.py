@@ -4,9 +4,9 @@
 
 Our own runs on an H200 (`experiments/data/vllm_h200`): five with Poisson arrivals are fitted on one half
 of their requests; runs with other settings and other loads are predicted. With `data=`, a folder
-that holds `reference/`, both measured runs of vLLM 0.11 as well (Llama-2-7B and CodeLlama-34B on an H100):
-each is fitted on one half of its requests, in blocks and in time, and each predicts the other through the
-cards. Prints errors of requests, writes `client_runs.csv` and a picture per fit.
+that holds `reference/`, both measured runs of vLLM 0.11 as well (Llama-2-7B and CodeLlama-34B on an H100).
+Each of these is fitted on one half of its requests, in blocks and in time, and predicts the other through
+the cards. Prints errors of requests, writes `client_runs.csv` and a picture per fit.
 
 docs/calibrate.md says what the numbers mean.
 """

@@ -8,8 +8,8 @@ those with `v1`) and without it. A row has the requests of all seeds together. `
 the prompt tokens of admitted requests that were found in the cache; `ttft` is of requests with a first
 token, `itl` of finished ones; `attainment` is the share of requests that met both targets of their class.
 
-`session` is what load balancers do with a cookie, and no rule of the engines: a request goes where the one
-went that more than half of its prompt comes from, and any other one to the next instance in turn. Above the
+`session` is what load balancers do with a cookie, and no rule of the engines. A request goes where the one
+went that more than half of its prompt comes from; any other one goes to the next instance in turn. Above the
 table stands what one cache without limits, which all instances share and each prompt and answer enters when
 its request arrives, would find. Writes `prefix_cache.csv`.
 """
@@ -49,15 +49,8 @@ NEED_MORE = ("class-affine", "shared-queue", "custom", "hold", "best-fit", "regi
 SESSION = "session"
 ROUTERS = (*(name for name in RULES if name not in NEED_MORE), SESSION)
 HEAD = (
-    "router",
-    "prefix_cache",
-    "requests",
-    "hit_rate",
-    "ttft_s_p50",
-    "ttft_s_p90",
-    "itl_s_p50",
-    "attainment",
-)
+    "router", "prefix_cache", "requests", "hit_rate", "ttft_s_p50", "ttft_s_p90", "itl_s_p50", "attainment",
+)  # fmt: skip
 
 
 def variant(scenario: Scenario, router: str, cached: bool) -> Scenario:

@@ -9,7 +9,7 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +142,19 @@ def check_words(words: Sequence[str]) -> None:
     for word in words:
         if "\0" in word or any("\ud800" <= c <= "\udfff" for c in word):
             raise Slip(f"{word!r}: is no text in UTF-8")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], markdown: bool = False) -> str:
+    """Rows of text below their head: columns aligned to the left, or a table of Markdown."""
+    lines = [head, *rows]
+    if markdown:
+        lines.insert(1, ["---"] * len(head))
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    widths = [max(len(line[k]) for line in lines) for k in range(len(head))]
+    return "\n".join(
+        "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
 
 
 def complain(text: str) -> None:

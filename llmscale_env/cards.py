@@ -38,6 +38,7 @@ from llmscale_env._cli import (
     parse_options,
     run_command,
     some_of,
+    table,
     whole,
 )
 from llmscale_env.cluster.cards import gpu_card, known_gpus, known_llms, llm_card
@@ -94,13 +95,13 @@ def _run(words: list[str]) -> int:
         head, rows = _MAKERS[name](options)
     except (DataFileError, ValueError) as error:
         raise Slip(str(error)) from None
-    print(_text(head, rows, markdown))
+    print(table(head, rows, markdown))
     if name == "measured_starts":
         print()
         for line in _spread_of_starts():
             print(line)
     if name == "measured":
-        print(f"\n{_text(*_runs(), markdown)}")
+        print(f"\n{table(*_runs(), markdown)}")
     if name == "measured" or (name == "times" and any("roofline" in row[-1] for row in rows)):
         print()
         for part, band in roofline_bands().items():
@@ -301,13 +302,8 @@ def _spread_of_starts() -> Iterable[str]:
 def _measured(options: dict[str, str]) -> Table:
     """A row per pair: quantiles of measured over roofline time."""
     head = (
-        "LLM",
-        "GPU",
-        "tp",
-        "decode: least, median, most",
-        "prefill: least, median, most",
-        "measured by",
-    )
+        "LLM", "GPU", "tp", "decode: least, median, most", "prefill: least, median, most", "measured by",
+    )  # fmt: skip
     rows = []
     for pair in roofline_pairs():
         spread = (
@@ -321,15 +317,8 @@ def _measured(options: dict[str, str]) -> Table:
 def _runs() -> Table:
     """A row per run of a mixture of experts that others have published."""
     head = (
-        "LLM",
-        "GPU",
-        "tp",
-        "requests of input + output",
-        "s",
-        "roofline s",
-        "ratio",
-        "measured by",
-    )
+        "LLM", "GPU", "tp", "requests of input + output", "s", "roofline s", "ratio", "measured by",
+    )  # fmt: skip
     rows: list[tuple[str, ...]] = [
         (
             r.llm, r.gpu, str(r.tp), f"{r.requests} of {r.input_tokens} + {r.output_tokens}",
@@ -364,18 +353,6 @@ def _band(part: str, band: RooflineBand) -> str:
         f"{part}: nine tenths of {band.points} iterations of {band.pairs} measured pairs took {band.low:.2f} "
         f"to {band.high:.2f} times the roofline's; the band of the other LLMs holds "
         f"{100 * band.covered:.0f} % of one that is left out"
-    )
-
-
-def _text(head: Sequence[str], rows: Iterable[Sequence[str]], markdown: bool) -> str:
-    lines = [head, *rows]
-    if markdown:
-        lines.insert(1, ["---"] * len(head))
-        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    widths = [max(len(line[k]) for line in lines) for k in range(len(head))]
-    return "\n".join(
-        "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip()
-        for line in lines
     )
 
 

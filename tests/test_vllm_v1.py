@@ -205,10 +205,8 @@ def test_who_gave_way_finds_its_own_blocks(engine_class: Engine) -> None:
     engine.advance(WHENEVER)
     assert first_and_last(engine) == [(24, 80), (24, 80 + 15 + 11 + 11)]
     assert column(engine, "cached_tokens") == [0, 0]  # at the first admission
-    assert seen(engine, 0, "asked_tokens", "hit_tokens") == (
-        14,
-        0,
-    )  # as vLLM, which counts B's 4 apart
+    # As vLLM, which counts B's 4 apart.
+    assert seen(engine, 0, "asked_tokens", "hit_tokens") == (14, 0)
     assert engine.cached_blocks() == [[(0, 1), (0, 0), (1, 1), (1, 0)]]
 
 

@@ -1,8 +1,8 @@
 """Beside other simulators: Vidur's published run, and a look-up of every kernel at every iteration.
 
 Vidur (microsoft/vidur) simulates whole clusters from kernel times. Its run of Llama 2 70B is in the
-shared data; for all other pairs the look-up takes its part: the same scheduling (`replay`), with each
-iteration summed from the kernels it consists of, which Vidur does and our fitted tables abridge.
+shared data. For all other pairs the look-up takes its part: the same scheduling (`replay`), with each
+iteration summed from its kernels. Vidur does that too, and our fitted tables abridge it.
 """
 
 from __future__ import annotations

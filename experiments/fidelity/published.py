@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from experiments.fidelity.part import Part
+from experiments.fidelity.peers import times_of
 from llmscale_env.cluster.cards import gpu_card, llm_card
 from llmscale_env.cluster.kernels import ComposedTimes
-from llmscale_env.cluster.readers import COMPOSED_MODELS, MEASURED_ATTENTION, composed_times
+from llmscale_env.cluster.readers import COMPOSED_MODELS
 
 PUBLISHED_TOKENS_PER_S = {
     ("Llama-2-7B", 1): 104.9,
@@ -30,9 +31,7 @@ def cuda_graph_part(directory: Path) -> Part:
     """Milliseconds per token at batch 1: published, composed, and the parts of the composed time."""
     rows = []
     for (model, tp), rate in PUBLISHED_TOKENS_PER_S.items():
-        times = composed_times(
-            directory, model, tp, measured_attention=(model, tp) in MEASURED_ATTENTION
-        )
+        times = times_of(ComposedTimes, directory, model, tp)
         card = llm_card(COMPOSED_MODELS[model][0][0])
         parts = decode_parts_ms(times)
         composed, published = sum(parts.values()), 1e3 / rate

@@ -24,7 +24,6 @@ docs/calibrate.md how latencies of a client are fitted.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +38,7 @@ from llmscale_env._cli import (
     one_of,
     parse_options,
     run_command,
+    table,
     whole,
 )
 from llmscale_env._writing import write_text
@@ -70,20 +70,10 @@ MODES: dict[str, tuple[str, ...]] = {
     "data": ("data", "out", "plots"),
     "csv": ("csv", "llm", "gpu", "tp", "out", "plots"),
     "observed": (
-        *("observed", "llm", "gpu", "tp", "out", "plots", "max_num_batched_tokens", "max_num_seqs"),
-        *(
-            "kv_tokens",
-            "async_scheduling",
-            "split",
-            "search",
-            "warm_up",
-            "seed",
-            "runs",
-            "also",
-            "data",
-        ),
+        "observed", "llm", "gpu", "tp", "out", "plots", "max_num_batched_tokens", "max_num_seqs", "kv_tokens",
+        "async_scheduling", "split", "search", "warm_up", "seed", "runs", "also", "data",
     ),
-}
+}  # fmt: skip
 HARDER = {
     "decode_tiles": "decode, whole tiles of 8 out",
     "prefill_alone": "prefill, all of a token count out, no siblings",
@@ -281,7 +271,7 @@ def _fit_client(
     split, search, seed = how
     start = iteration_time_model(llm, gpu, tp, "roofline")
     fit = calibrate(observed, start, server, split=split, search=search, seed=seed, say=complain)
-    print("\n".join([*head, *fit_lines(fit, lambda rows: _table(rows[0], rows[1:], False))]))
+    print("\n".join([*head, *fit_lines(fit)]))
     source = f"cards, at the shares fitted to {llm.name} tp {tp} ({observed.name})"
     predicted = [
         scaled(iteration_time_model(card, gpu, degree, "roofline"), fit.parameters, source)
@@ -306,7 +296,7 @@ def _score_file(
     head: list[str],
 ) -> None:
     """How far a data file's times are from a run that it was not fitted to."""
-    from llmscale_env.calibrate.client_report import draw, range_lines, score_rows
+    from llmscale_env.calibrate.client_report import draw, range_lines, score_lines
     from llmscale_env.calibrate.fit import Range, score
     from llmscale_env.calibrate.replay import FrontEnd, Replay
 
@@ -321,10 +311,8 @@ def _score_file(
             f"data = {options['data']}: calibration: not as this version writes it ({error})"
         ) from None
     replayed = Replay(observed, server).run(model, front)
-    rows = score_rows({"all": score(observed, replayed, observed.believed)})
-    print("\n".join([*head, model.describe(), ""]))
-    print(_table(rows[0], rows[1:], False))
-    print("\np50, p90, p99: measured / simulated. Errors are those of single requests.")
+    scores = {"all": score(observed, replayed, observed.believed)}
+    print("\n".join([*head, model.describe(), "", *score_lines(scores)]))
     if model.max_batch:
         covered = Range(model.max_batch, model.max_context_tokens, model.max_prefill_tokens)
         outside = covered.outside(observed, replayed.largest_batch()) & observed.believed
@@ -439,19 +427,8 @@ def report(
         for m in models
         if any(test in m.errors for test in HARDER)
     ]
-    main_table = _table(head, rows, markdown)
-    return f"{main_table}\n\n{_table(harder_head, harder, markdown)}" if harder else main_table
-
-
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], markdown: bool) -> str:
-    if markdown:
-        lines = [head, ("---",) * len(head), *rows]
-        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    return "\n".join(
-        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
-        for row in [head, *rows]
-    )
+    main_table = table(head, rows, markdown)
+    return f"{main_table}\n\n{table(harder_head, harder, markdown)}" if harder else main_table
 
 
 def _percent(error: FitError | None) -> str:

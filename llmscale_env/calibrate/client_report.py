@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from llmscale_env._cli import table
+from llmscale_env._writing import replace_file
 from llmscale_env.calibrate.fit import METRICS, Calibration, Parameters, Range, Score
 from llmscale_env.calibrate.observed import Observed, busy_periods
 from llmscale_env.calibrate.replay import Replayed
@@ -37,14 +39,13 @@ def load_lines(observed: Observed) -> list[str]:
     return [head, *(f"  {remark}" for remark in observed.remarks)]
 
 
-def score_rows(scores: dict[str, Score]) -> list[tuple[str, ...]]:
-    """A header and one row per set of requests and metric."""
-    rows: list[tuple[str, ...]] = [
-        (
-            *("requests", "metric", "n", "p50 s", "p90 s", "p99 s"),
-            *("median |error|", "p90 |error|", "median error"),
-        )
-    ]
+def score_lines(scores: dict[str, Score]) -> list[str]:
+    """A table with a row per set of requests and metric, and how to read it."""
+    head = (
+        "requests", "metric", "n", "p50 s", "p90 s", "p99 s", "median |error|", "p90 |error|",
+        "median error",
+    )  # fmt: skip
+    rows: list[tuple[str, ...]] = []
     for name, of in scores.items():
         for metric, row in of.items():
             pairs = zip(row.measured, row.simulated, strict=True)
@@ -55,16 +56,20 @@ def score_rows(scores: dict[str, Score]) -> list[tuple[str, ...]]:
                     f"{100 * row.median:.1f} %", f"{100 * row.p90:.1f} %", f"{100 * row.bias:+.1f} %",
                 )
             )  # fmt: skip
-    return rows
+    return [
+        table(head, rows),
+        "",
+        "p50, p90, p99: measured / simulated. Errors are those of single requests; above 0: too slow.",
+    ]
 
 
-def parameter_rows(at: Parameters, undecided: Sequence[str]) -> list[tuple[str, ...]]:
-    """A header and one row per parameter."""
-    rows: list[tuple[str, ...]] = [("parameter", "value", "what")]
+def parameter_table(at: Parameters, undecided: Sequence[str]) -> str:
+    """A row per parameter."""
+    rows = []
     for name, what in MEANINGS.items():
         free = "; this run does not decide it" if name in undecided else ""
         rows.append((name, f"{getattr(at, name):.4g}", what + free))
-    return rows
+    return table(("parameter", "value", "what"), rows)
 
 
 def range_lines(covered: Range, n_outside: int | None, few: int) -> list[str]:
@@ -80,15 +85,13 @@ def range_lines(covered: Range, n_outside: int | None, few: int) -> list[str]:
     return lines
 
 
-def fit_lines(fit: Calibration, table: Any) -> list[str]:
-    """The report of a fit; `table` sets rows with a header as text."""
+def fit_lines(fit: Calibration) -> list[str]:
+    """The report of a fit."""
     held_out = min(row.n for row in fit.scores["held out"].values())
     return [
-        table(parameter_rows(fit.parameters, fit.undecided)),
+        parameter_table(fit.parameters, fit.undecided),
         "",
-        table(score_rows(fit.scores)),
-        "",
-        "p50, p90, p99: measured / simulated. Errors are those of single requests; above 0: too slow.",
+        *score_lines(fit.scores),
         *range_lines(fit.range, fit.n_outside, held_out),
         f"{fit.replays} replays",
     ]
@@ -107,7 +110,7 @@ def draw(
         observed, replayed: the same requests.
         groups: which of them belong together, by name.
         title: above the panels.
-        path: the file; its folder is there.
+        path: the file.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -130,8 +133,7 @@ def draw(
         panel.set_ylabel("simulated (s)")
         panel.legend(fontsize=8)
     figure.suptitle(title)
-    figure.savefig(path, dpi=75)
-    return path
+    return replace_file(path, partial(figure.savefig, dpi=75))
 
 
 def _count(n: int, what: str) -> str:

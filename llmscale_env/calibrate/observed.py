@@ -92,15 +92,8 @@ class Observed:
         rows = np.isin(self.run, wanted)
         columns = {
             column: getattr(self, column)[rows]
-            for column in (
-                "arrival_s",
-                "input_tokens",
-                "output_tokens",
-                "ttft_s",
-                "e2e_s",
-                "believed",
-            )
-        }
+            for column in ("arrival_s", "input_tokens", "output_tokens", "ttft_s", "e2e_s", "believed")
+        }  # fmt: skip
         chosen = tuple(self.run_names[k] for k in wanted)
         return replace(
             self, run=np.searchsorted(wanted, self.run[rows]), run_names=chosen, **columns

@@ -107,7 +107,7 @@ class Replay:
 
     def __init__(self, observed: Observed, server: Server) -> None:
         held = observed.input_tokens + observed.output_tokens
-        if held.max() + 16 > server.kv_tokens:
+        if held.max() + BLOCK_TOKENS > server.kv_tokens:
             raise ObservedError(
                 f"{observed.name}: a request of {held.max()} tokens does not fit "
                 f"kv_tokens = {server.kv_tokens}"

@@ -38,11 +38,8 @@ ARCHITECTURES = (
 """Whose `config.json` is understood. A wrong count is worse than none, so others are refused."""
 
 _EXPERTS = (
-    "Qwen3MoeForCausalLM",
-    "MixtralForCausalLM",
-    "GptOssForCausalLM",
-    "DeepseekV3ForCausalLM",
-)
+    "Qwen3MoeForCausalLM", "MixtralForCausalLM", "GptOssForCausalLM", "DeepseekV3ForCausalLM",
+)  # fmt: skip
 
 _Card = TypeVar("_Card", GpuCard, LlmCard)
 
@@ -177,7 +174,7 @@ def card_from_config(
             "v_head_dim": card["head_dim"],
         }
     if architecture in _EXPERTS:
-        card |= _experts(read, architecture)
+        card |= _experts(read)
     card |= _window(read, architecture, card["layers"])
     card |= _formats(read, quantised)
     # The card checks itself; with a count that no check refuses it knows the shape's weights.
@@ -211,7 +208,7 @@ class _Config:
         return bool(self.values.get(name))
 
 
-def _experts(read: _Config, architecture: str) -> dict[str, int]:
+def _experts(read: _Config) -> dict[str, int]:
     """A mixture of experts in all layers but the first few."""
     patterns = {
         "mlp_only_layers": ([], None),
@@ -275,10 +272,8 @@ def _formats(read: _Config, quantised: Mapping[str, Any] | None) -> dict[str, An
         return {"bytes_per_weight": NVFP4_BYTES, "compute": "fp4", **kv}
     if method == "modelopt" and "FP8" in algorithm:
         return {"bytes_per_weight": 1.0, "compute": "fp8", **kv}
-    if method in (
-        "awq",
-        "gptq",
-    ):  # a scale of 16 bits and a zero of 4 for a group; multiplied in 16
+    if method in ("awq", "gptq"):
+        # A scale of 16 bits and a zero of 4 for a group; multiplied in 16.
         inside = _Config(found)
         group = inside.whole("group_size", "q_group_size", default=128)
         bits = inside.whole("bits", "w_bit", default=4)

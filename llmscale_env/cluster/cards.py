@@ -17,8 +17,6 @@ from typing import Any, TypeVar
 
 from llmscale_env._reading import read_json
 
-GIB = 2**30
-
 PLAIN_BYTES = 2
 """Of a value that is not quantised: activations, embedding, head, norms, router and biases."""
 

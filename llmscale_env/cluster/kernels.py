@@ -125,17 +125,9 @@ class _Surface:
         return inside + (y - grid[-1]) * max(0.0, values[-1] - half) / (grid[-1] / 2)
 
 
-class AppendTimes:
-    """Milliseconds of one layer that writing new tokens into the paged KV cache takes."""
-
-    DECODE_MS = 0.003
-    """For the tokens of all decoding requests: one each."""
-
-    TOKEN_MS = 0.000558
-
-    def prefill_ms(self, chunk: float, cached: float) -> float:
-        """One chunk behind `cached` tokens."""
-        return self.TOKEN_MS * chunk
+APPEND_DECODE_MS, APPEND_TOKEN_MS = 0.003, 0.000558
+"""Milliseconds of one layer that writing new tokens into the paged KV cache takes: those of all decoding
+requests, one each, and a token of a prompt."""
 
 
 class ComposedTimes:
@@ -167,7 +159,7 @@ class ComposedTimes:
         self.attention: AttentionModel | MeasuredAttention = (
             MeasuredAttention(directory) if measured_attention else AttentionModel(card, tp)
         )
-        self.append = AppendTimes() if kv_append else None
+        self.kv_append = kv_append
         kernels = _matrix_kernels(directory)
         self._gemm, self._small = (table[kernel_model, tp] for table in kernels)
         self._reduce = _all_reduces(directory)[tp] if tp > 1 else {}
@@ -199,7 +191,7 @@ class ComposedTimes:
     def decode_attention_ms(self, batch: int, mean_context: float) -> float:
         """All layers: attention of the decoding requests, and their KV append."""
         together = self.batching(batch) * self.attention.decode_ms(batch, mean_context)
-        append = self.append.DECODE_MS if self.append else 0.0
+        append = APPEND_DECODE_MS if self.kv_append else 0.0
         return self.card.layers * (together + append)
 
     def prefill_attention_ms(self, chunks: Sequence[tuple[float, float]]) -> float:
@@ -214,8 +206,7 @@ class ComposedTimes:
             alone.append((float(np.sqrt(sum(chunk * chunk for chunk in new))), 0.0))
         call = sum(self.attention.prefill_ms(chunk, cached) for chunk, cached in alone)
         call *= self.batching(len(chunks))
-        append = self.append
-        written = sum(append.prefill_ms(*pair) for pair in chunks) if append else 0.0
+        written = sum(APPEND_TOKEN_MS * chunk for chunk, _ in chunks) if self.kv_append else 0.0
         return self.card.layers * (call + written)
 
     def batching(self, requests: int) -> float:

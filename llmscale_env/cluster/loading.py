@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -184,7 +184,8 @@ def _each(shared_bytes_per_s: float | None, gpus: int, tp: int) -> float:
 
 # ---- starting --------------------------------------------------------------------------------------
 
-START_SOURCES = ("download", *SOURCES, "sleep")
+StartSource = Literal["download", "ssd", "host", "multicast", "sleep"]
+START_SOURCES: tuple[str, ...] = get_args(StartSource)
 """Where an instance's start may find its weights.
 
 `download`: an object store or registry; the file is stored, then read from the page cache. `ssd`: a file on

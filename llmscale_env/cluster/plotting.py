@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from llmscale_env._writing import replace_file
 from llmscale_env.cluster.fitting import predict
 from llmscale_env.cluster.measurements import PARTS
 
@@ -38,7 +40,6 @@ def draw_fits(
     for model, data in zip(models, sets, strict=True):
         pairs.setdefault((model.llm, model.gpu, model.kind), []).append((model, data))
     chosen = [key for key in OVERVIEW if key in pairs] or sorted(pairs)
-    directory.mkdir(parents=True, exist_ok=True)
     written = []
     for key in chosen:
         figure = Figure(figsize=(13, 3.9), layout="constrained")
@@ -51,8 +52,7 @@ def draw_fits(
         _finish(decode, prefill, scatter)
         figure.suptitle(f"{key[0]} on {key[1]}, {key[2]}: points of the data, lines fitted")
         path = directory / f"calibration_{'_'.join(key).replace('.', '-')}.png"
-        figure.savefig(path, dpi=75)
-        written.append(path)
+        written.append(replace_file(path, partial(figure.savefig, dpi=75)))
     return written
 
 

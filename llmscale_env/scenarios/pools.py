@@ -9,12 +9,10 @@ from pydantic import Field, field_validator, model_validator
 
 from llmscale_env.cluster.cards import gpu_card, llm_card
 from llmscale_env.cluster.kv import kv_capacity_tokens
-from llmscale_env.cluster.loading import StartConfig
+from llmscale_env.cluster.loading import StartConfig, StartSource
 from llmscale_env.cluster.optimisations import PrefixCacheConfig, SpeculativeConfig, check_draft
 from llmscale_env.scenarios.fields import Frozen, Name, NonNegative, Positive
 from llmscale_env.scenarios.regions import ScalingConfig, SpotConfig
-
-Source = Literal["download", "ssd", "host", "multicast", "sleep"]
 
 V1_BUDGET_TOKENS = 8192
 """vLLM's `max_num_batched_tokens` for a server on GPUs of 70 GiB and more, but for the A100."""
@@ -70,8 +68,8 @@ class PoolConfig(Frozen):
         kv_watermark: share of KV memory kept free at admission (vLLM: 0.01).
         start: how an instance starts, composed from cards and measurements (`cluster.loading`): "today", an
             engine's name, or fields. None: the network's `startup_s` and the bytes of the weights.
-        load_source: where weights come from unless a command says otherwise: "download" from a store, from
-            the "ssd", from the "host"'s memory, by "multicast" from instances. "sleep": an instance that goes
+        load_source: where weights come from unless a command says otherwise. "download": a store. "ssd",
+            "host": disk or memory of the host. "multicast": other instances. "sleep": an instance that goes
             leaves its process asleep, with the weights in host memory, for the fleet's `host_keep_alive_s`.
             A slot without one loads from "host", or from "ssd" if they are not there. In commands "ssd" also
             stands for "download", and "host" for "sleep".
@@ -139,8 +137,8 @@ class PoolConfig(Frozen):
     host_kv_bytes: NonNegative = 64e9
     kv_watermark: Annotated[float, Field(ge=0, lt=0.5)] = 0.01
     start: StartConfig | None = None
-    load_source: Source = "ssd"
-    load_s: dict[Source, NonNegative] | None = None
+    load_source: StartSource = "ssd"
+    load_s: dict[StartSource, NonNegative] | None = None
     time_factor: Annotated[float, Field(ge=0.01, le=100)] = 1.0
     load_time_factor: Annotated[float, Field(ge=0.01, le=100)] = 1.0
     prefix_cache: PrefixCacheConfig | None = None

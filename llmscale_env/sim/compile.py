@@ -219,9 +219,7 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
     believed = [profile_of(pool) for pool in fleet.pools]
     routes = tuple(
         tuple(
-            _route(
-                scenario.route_of(llm, c.name), c, llm, scenario, queue_names, believed, profiles
-            )
+            _route(scenario.route_of(llm, c.name), c, llm, scenario, believed, profiles)
             for c in scenario.classes
         )
         for llm in llms
@@ -391,7 +389,6 @@ def _route(
     slo_class: SLOClass,
     llm: str,
     scenario: Scenario,
-    queue_names: list[str],
     believed: list[int],
     profiles: list[ProfileSpec],
 ) -> RouteSpec:

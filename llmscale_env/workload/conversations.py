@@ -1,8 +1,8 @@
 """Requests that come in turns: each prompt is the conversation so far and a new message; and system prompts.
 
 Turns come at times that are drawn beforehand: an open loop, as a table of requests knows no better. A user
-who waits longer for an answer does not write later for it, and a turn may come before the answer to the one
-before has ended; what is not computed by then is not found in a prefix cache.
+who waits longer for an answer does not write later for it. So a turn may come before the answer to the one
+before has ended: what is not computed by then is not found in a prefix cache.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ class _Children:
     @property
     def salt(self) -> int:
         """For what engines find by hashes."""
-        key = (crc32(b"salt"), 4)  # the purposes below are 0 to 3
+        key = (crc32(b"salt"), 4)  # a purpose that no part has
         words = np.random.SeedSequence(self._entropy, spawn_key=key).generate_state(1, np.uint64)
         return int(words[0])
 

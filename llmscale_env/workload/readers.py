@@ -470,24 +470,16 @@ def _read(path: Path, name: str, sort: bool, max_rows: int | None, hash_block_to
         return Labels(tuple(str(value) for value in found), index.astype(np.int64))
 
     x, y = inputs[keep], outputs[keep]
-    prefix_of = None
-    most = x
+    prefixes = None
     if "ids" in chunks[0]:
         counts = column("ids_of_row")
         ends = np.cumsum(counts)
         mine = [chunks[0]["ids"][ends[r] - counts[r] : ends[r]] for r in keep]
         first = np.append(0, np.cumsum(counts[keep]))
-        prefix_of, depth = shared_blocks(np.concatenate(mine), first)
-        # An owner's last block may be full only in part.
-        most = np.minimum(np.minimum(depth * hash_block_tokens, x), x[prefix_of])
+        prefix_of, tokens = _alike_by_hashes(np.concatenate(mine), first, x, hash_block_tokens)
+        prefixes = spans_of(prefix_of, tokens, x, y)
     elif conversation := labels("conversation"):
-        none = [k for k, value in enumerate(conversation.names) if not value.strip()]
-        prefix_of = previous_of(np.where(np.isin(conversation.index, none), -1, conversation.index))
-        most = (x + y)[prefix_of]
-        prefix_of = np.where(most <= x, prefix_of, NO_PREFIX)
-    prefixes = None
-    if prefix_of is not None:
-        prefixes = spans_of(prefix_of, np.where(prefix_of >= 0, most, 0), x, y)
+        prefixes = spans_of(*_alike_by_conversation(conversation, x, y), x, y)
     return Trace(
         path=str(path),
         format=name,
@@ -500,6 +492,30 @@ def _read(path: Path, name: str, sort: bool, max_rows: int | None, hash_block_to
         dropped_zero_input=int(((inputs == 0) & (outputs > 0)).sum()),
         prefixes=prefixes,
     )
+
+
+def _alike_by_hashes(
+    ids: NDArray[np.uint64],
+    first: NDArray[np.int64],
+    inputs: NDArray[np.int64],
+    block_tokens: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(prefix_of, prefix_tokens) of rows by the hashes of their blocks, as in `shared_blocks`."""
+    owner, depth = shared_blocks(ids, first)
+    # An owner's last block may be full only in part.
+    tokens = np.minimum(np.minimum(depth * block_tokens, inputs), inputs[owner])
+    return owner, np.where(owner >= 0, tokens, 0)
+
+
+def _alike_by_conversation(
+    conversation: Labels, inputs: NDArray[np.int64], outputs: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(prefix_of, prefix_tokens) of rows that begin like the row before of their conversation, if they do."""
+    none = [k for k, value in enumerate(conversation.names) if not value.strip()]
+    owner = previous_of(np.where(np.isin(conversation.index, none), -1, conversation.index))
+    tokens = (inputs + outputs)[owner]
+    owner = np.where(tokens <= inputs, owner, NO_PREFIX)
+    return owner, np.where(owner >= 0, tokens, 0)
 
 
 def only_llm(trace: Trace, llm: str) -> Trace:

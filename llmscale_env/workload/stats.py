@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from llmscale_env._writing import replace_file
 from llmscale_env.workload.requests import PS_PER_S
 
 LENGTH_PERCENTILES = (1, 10, 25, 50, 75, 90, 99, 100)
@@ -237,4 +239,4 @@ def plot_stats(
         xscale="log",
         yscale="log",
     )
-    figure.savefig(path, dpi=120)
+    replace_file(path, partial(figure.savefig, dpi=120))

@@ -52,6 +52,22 @@ def row_of(S, i, place):
 
 
 @njit(forceinline=True)
+def leave_queue(S, i, place, row, r):
+    """Request `r` waits no longer on list `row`, from which instance `i` takes it at `place`."""
+    inst = inst_at(S, i)
+    req = req_at(S, r)
+    if place >= 0:
+        leave(S, r, row - queue_row(S, 0))
+        inst.left += req.predicted - req.emitted
+        return
+    inst.waiting -= demand(S, r)
+    if place == OWN:
+        leave_own(S, i, r)
+    else:
+        unlink(S, row, r)
+
+
+@njit(forceinline=True)
 def _fits(inst, extra_kv, need, limit, cap, watermark):
     """Rules a and b of admission for `inst`'s batch as it is."""
     if inst.n_run >= limit:
@@ -178,15 +194,8 @@ def admit(S, i, t, left):
             unlink(S, row, r)
             inst.kv -= need - 1
             inst.n_coming -= 1
-        elif place < 0:
-            if place == OWN:
-                leave_own(S, i, r)
-            else:
-                unlink(S, row, r)
-            inst.waiting -= need
         else:
-            leave(S, r, row - queue_row(S, 0))
-            inst.left += req.predicted - req.emitted
+            leave_queue(S, i, place, row, r)
         if const_of(S).live:
             co_at(S, r).origin = row - queue_row(S, 0) if place >= 0 else -1
         enter(S, i, r, t)

@@ -154,26 +154,32 @@ def start_prefill(S, i, r):
 
 
 @njit(forceinline=True)
-def emit_after_prefill(S, i, r, t):
-    """`r`'s prefill ended at `t` with a token; it joins the decoding requests."""
+def emit(S, i, r, t):
+    """`r`, at instance `i`, emits its first token at `t`, or the first one after a pause."""
     inst = inst_at(S, i)
     req = req_at(S, r)
-    unlink_aux(S, prefill_row(S, i), r)
-    inst.n_pre -= 1
     if req.first < 0:
         req.first = t
         glob = glob_of(S)
         log_of(S)[1, glob.n_first_tokens] = r
         glob.n_first_tokens += 1
     else:
-        gap = t - req.last_token
-        if gap > req.max_itl:
-            req.max_itl = gap
+        req.max_itl = max(req.max_itl, t - req.last_token)
     req.emitted += 1
-    inst.kv += 1
     inst.left -= 1
     inst.tokens += 1
     inst.w_tokens += 1
+
+
+@njit(forceinline=True)
+def emit_after_prefill(S, i, r, t):
+    """`r`'s prefill ended at `t` with a token; it joins the decoding requests."""
+    inst = inst_at(S, i)
+    req = req_at(S, r)
+    unlink_aux(S, prefill_row(S, i), r)
+    inst.n_pre -= 1
+    emit(S, i, r, t)
+    inst.kv += 1
     if req.evictable:
         inst.ev_kv += 1
     start_decoding(S, i, r)
@@ -246,15 +252,21 @@ def _remove(S, i, r):
 @njit(forceinline=True)
 def finish(S, i, r, t):
     """`r` emitted its last token at `t`."""
-    inst = inst_at(S, i)
     req = req_at(S, r)
     req.max_itl = largest_gap(S, i, r)
     _remove(S, i, r)
     req.decoding = 0
     req.gap_open = 0
+    log_finished(S, i, r, t)
+
+
+@njit(forceinline=True)
+def log_finished(S, i, r, t):
+    """`r`, no longer on any list of instance `i`, is finished."""
+    req = req_at(S, r)
     req.finished = t
     req.state = _FINISHED
-    inst.left -= req.predicted - req.emitted
+    inst_at(S, i).left -= req.predicted - req.emitted
     glob = glob_of(S)
     log_of(S)[0, glob.n_finished] = r
     glob.n_finished += 1

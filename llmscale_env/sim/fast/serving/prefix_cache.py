@@ -298,22 +298,39 @@ def _settle(S, i, owner):
         _name(S, i, r, owner, to)
 
 
+@njit(forceinline=True)
+def _owner_of(S, r, j, k, size, most):
+    """Whose sequence block `k` of request `r` is part of.
+
+    Args:
+        j: a span of `r`, not behind the one that is looked for.
+        size: tokens of a block.
+        most: blocks of `r` that count, more than `k`.
+
+    Returns:
+        (the span, or `n_spans` if the block is `r`'s own; the sequence; the block up to which it is that one)
+    """
+    mine = blocks_at(S, r)
+    while j < mine.n_spans and span_at(S, mine.span + j).end // size <= k:
+        j += 1
+    if j == mine.n_spans:
+        return j, np.int64(mine.name), most
+    span = span_at(S, mine.span + j)
+    return j, np.int64(span.owner), min(most, span.end // size)
+
+
 @njit
 def give_names(S, i, r, tokens):
     """The blocks that running request `r` has filled with its first `tokens` tokens have names."""
     mine = blocks_at(S, r)
     size = pool_at(S, inst_at(S, i).pool).block
-    to = tokens // size
+    to = np.int64(tokens // size)
     j = np.int64(0)
     while mine.named < to:
-        while j < mine.n_spans and span_at(S, mine.span + j).end // size <= mine.named:
-            j += 1
-        if j == mine.n_spans:
-            _name(S, i, r, mine.name, to)
-        else:
-            span = span_at(S, mine.span + j)
-            _settle(S, i, span.owner)
-            _name(S, i, r, span.owner, min(to, span.end // size))
+        j, owner, end = _owner_of(S, r, j, mine.named, size, to)
+        if j < mine.n_spans:
+            _settle(S, i, owner)
+        _name(S, i, r, owner, end)
 
 
 @njit
@@ -356,15 +373,10 @@ def find_hits(S, i, r):
         return k, idle
     j, seen = np.int64(0), np.int64(-1)
     while k < most:
-        while j < mine.n_spans and span_at(S, mine.span + j).end // size <= k:
-            j += 1
-        owner, end = mine.name, most
-        if j < mine.n_spans:
-            span = span_at(S, mine.span + j)
-            owner, end = span.owner, min(most, span.end // size)
-            if j != seen:
-                seen = j
-                _settle(S, i, owner)
+        j, owner, end = _owner_of(S, r, j, k, size, most)
+        if j < mine.n_spans and j != seen:
+            seen = j
+            _settle(S, i, owner)
         x, until = _find(S, i, owner, k)
         if x < 0:
             break
@@ -382,8 +394,7 @@ def found_tokens(S, i, r, t):
     Nobody can tell that it was asked. The blocks that the segment under way has taken by now lose their
     names now, and not at its end; those that it has filled are found without getting theirs.
     """
-    mine, req, inst = blocks_at(S, r), req_at(S, r), inst_at(S, i)
-    size = pool_at(S, inst.pool).block
+    req, size = req_at(S, r), pool_at(S, inst_at(S, i).pool).block
     if not glob_of(S).shares and req.preemptions == 0:
         return np.int64(0)
     done = iterations_done(S, i, t)
@@ -391,12 +402,7 @@ def found_tokens(S, i, r, t):
     most = (np.int64(req.input) + req.emitted - 1) // size
     k, j = np.int64(0), np.int64(0)
     while k < most:
-        while j < mine.n_spans and span_at(S, mine.span + j).end // size <= k:
-            j += 1
-        owner, end = mine.name, most
-        if j < mine.n_spans:
-            span = span_at(S, mine.span + j)
-            owner, end = span.owner, min(most, span.end // size)
+        j, owner, end = _owner_of(S, r, j, k, size, most)
         x, until = _find(S, i, owner, k)
         if x < 0:
             q = _running(S, i, owner)
@@ -416,12 +422,7 @@ def hold_hits(S, i, r, hits):
     size = pool_at(S, inst_at(S, i).pool).block
     k, j = np.int64(0), np.int64(0)
     while k < hits:
-        while j < mine.n_spans and span_at(S, mine.span + j).end // size <= k:
-            j += 1
-        owner, end = mine.name, hits
-        if j < mine.n_spans:
-            span = span_at(S, mine.span + j)
-            owner, end = span.owner, min(hits, span.end // size)
+        j, owner, end = _owner_of(S, r, j, k, size, hits)
         x, until = _find(S, i, owner, k)
         until = min(until, end)
         if extent_at(S, x).lo < k:

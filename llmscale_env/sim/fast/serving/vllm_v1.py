@@ -18,19 +18,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmscale_env.sim.fast.serving.admission import row_of
+from llmscale_env.sim.fast.serving.admission import leave_queue, row_of
 from llmscale_env.sim.fast.serving.batch import (
     commit_decode,
     demand,
+    emit,
     emit_after_prefill,
     enter,
     finish,
+    log_finished,
     preempt,
     start_prefill,
     youngest,
 )
 from llmscale_env.sim.fast.serving.itl import close_gaps, push_item
-from llmscale_env.sim.fast.serving.next_request import NOBODY, OWN, next_place
+from llmscale_env.sim.fast.serving.next_request import NOBODY, next_place
 from llmscale_env.sim.fast.serving.prefix_cache import (
     find_hits,
     forget_cache,
@@ -41,7 +43,6 @@ from llmscale_env.sim.fast.serving.prefix_cache import (
     release,
     trim,
 )
-from llmscale_env.sim.fast.serving.queues import leave
 from llmscale_env.sim.fast.serving.timing import (
     block_needs,
     decode_first_ps,
@@ -53,7 +54,6 @@ from llmscale_env.sim.fast.state.lists import (
     ending_row,
     preempted_row,
     prefill_row,
-    queue_row,
     running_row,
 )
 from llmscale_env.sim.fast.state.memory import (
@@ -63,7 +63,6 @@ from llmscale_env.sim.fast.state.memory import (
     heap_of,
     inst_at,
     lists_of,
-    log_of,
     pool_at,
     prof_at,
     report_at,
@@ -75,14 +74,12 @@ from llmscale_env.sim.fast.state.structures import (
     heap_remove,
     insert_aux,
     key_at,
-    leave_own,
     schedule,
     unlink,
 )
 from llmscale_env.sim.jit import njit
 from llmscale_env.sim.spec import RequestState
 
-_FINISHED = int(RequestState.FINISHED)
 _RUNNING = int(RequestState.RUNNING)
 
 
@@ -154,32 +151,18 @@ def _emit_preempted(S, i, t):
     """Those who gave way while the step ran had their share in it."""
     inst = inst_at(S, i)
     row = preempted_row(S, i)
-    r = lists_of(S)[row, 0]
+    r = np.int64(lists_of(S)[row, 0])
     for _ in range(v1_at(S, i).flying):
         req = req_at(S, r)
-        after = req.next
+        after = np.int64(req.next)
         if req.chunk == 1:
-            glob = glob_of(S)
-            if req.first < 0:
-                req.first = t
-                log_of(S)[1, glob.n_first_tokens] = r
-                glob.n_first_tokens += 1
-            else:
-                req.max_itl = max(req.max_itl, t - req.last_token)
+            emit(S, i, r, t)
             req.last_token = t
-            req.emitted += 1
-            inst.left -= 1
-            inst.tokens += 1
-            inst.w_tokens += 1
             inst.waiting += 1
             if req.emitted == req.output:
                 unlink(S, row, r)
                 inst.waiting -= demand(S, r)
-                inst.left -= req.predicted - req.emitted
-                req.finished = t
-                req.state = _FINISHED
-                log_of(S)[0, glob.n_finished] = r
-                glob.n_finished += 1
+                log_finished(S, i, r, t)
         r = after
     v1_at(S, i).flying = 0
 
@@ -213,9 +196,8 @@ def _end_step(S, i, t):
         after = req.aux_next
         if req.pre_done == req.pre_target:
             emit_after_prefill(S, i, r, t)
-            if (
-                lead == 0
-            ):  # otherwise it has been growing since the composition at which the step began
+            # With a lead of 1 it has been growing since the composition at which the step began.
+            if lead == 0:
                 _grow(S, i, _given(S, i, r), 1)
         r = after
 
@@ -340,27 +322,6 @@ def _compose_scarce(S, i, t, left, blocks):
 
 
 @njit
-def _take(S, i, place, t):
-    """The head of what instance `i` takes from at `place` joins the batch."""
-    inst = inst_at(S, i)
-    row = row_of(S, i, place)
-    r = np.int64(lists_of(S)[row, 0])
-    req = req_at(S, r)
-    if place >= 0:
-        leave(S, r, row - queue_row(S, 0))
-        inst.left += req.predicted - req.emitted
-    else:
-        inst.waiting -= demand(S, r)
-        if place == OWN:
-            leave_own(S, i, r)
-        else:
-            unlink(S, row, r)
-    enter(S, i, r, t)
-    start_prefill(S, i, r)
-    req.join_iter = 0  # nothing of it runs yet
-
-
-@njit
 def _admit(S, i, t, left, blocks):
     """Waiting requests join while there is a place, budget and memory; returns how many."""
     inst, step = inst_at(S, i), v1_at(S, i)
@@ -370,7 +331,8 @@ def _admit(S, i, t, left, blocks):
         place = next_place(S, i)
         if place == NOBODY:
             break
-        r = np.int64(lists_of(S)[row_of(S, i, place), 0])
+        row = row_of(S, i, place)
+        r = np.int64(lists_of(S)[row, 0])
         req = req_at(S, r)
         context = np.int64(req.input + req.emitted)
         hits, idle = np.int64(0), np.int64(0)
@@ -389,8 +351,11 @@ def _admit(S, i, t, left, blocks):
                 step.asked += context
                 step.hit += done
             hold_hits(S, i, r, hits)
-        _take(S, i, place, t)
+        leave_queue(S, i, place, row, r)
+        enter(S, i, r, t)
+        start_prefill(S, i, r)
         req.pre_done = done
+        req.join_iter = 0  # nothing of it runs yet
         _take_blocks(S, i, _blocks(S, i, done + chunk) - hits)
         _give_chunk(S, i, r, chunk)
         left -= chunk

@@ -27,11 +27,9 @@ EXTENT = np.dtype(
         # in a bucket of the hash table, in order of naming; of an extent not in use: the next such
         ("before", np.int32),
         ("after", np.int32),
-        (
-            "made",
-            np.int32,
-        ),  # the extent of lower blocks that the same running request made, -1: none
-        ("spare", np.int32),
+        # the extent of lower blocks that the same running request made, -1: none
+        ("made", np.int32),
+        ("spare", np.int32),  # makes it a whole number of words
     ]
 )
 

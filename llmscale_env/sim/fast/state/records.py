@@ -108,10 +108,8 @@ INST = np.dtype(
         ("n_pull", np.int64),
         ("pull_until", np.int64),  # in this boundary only so many of them
         ("foreign", np.int64),  # place of a head that needs another LLM, -1: none
-        (
-            "settled",
-            np.int64,
-        ),  # nobody running came from behind this place; NOT_KNOWN: to be found out
+        # nobody running came from behind this place; NOT_KNOWN: to be found out
+        ("settled", np.int64),
         ("swaps", np.int64),
         ("failures", np.int64),
         # the segment of decode iterations (or the single other iteration) under way
