@@ -4,7 +4,9 @@
     python -m experiments.capacity rate_per_s=RATE slo=... [lengths=TABLE] [arrivals=poisson] ...
 
     trace=FILE         arrivals and lengths: CSV with arrival_time_s,input_tokens,output_tokens, or another
-                       format of docs/workloads.md (format=NAME; sort=true sorts the rows)
+                       format of docs/workloads.md (format=NAME; sort=true sorts the rows;
+                       hash_block_tokens=64: of a Dynamo trace). What prompts have in common saves
+                       nothing here: workers have no prefix cache
     rate_per_s=RATE    requests per second; of a trace, its time axis is stretched to reach it
     lengths=TABLE      without a trace: a shipped length table ("sharegpt-single-turn" if left out)
     arrivals=KIND      without a trace: poisson, or a shipped table of counts, for real bursts

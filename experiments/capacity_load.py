@@ -69,7 +69,8 @@ def trace_of(stream: StreamConfig) -> tuple[Trace, float]:
     """A stream's trace, and what its times are multiplied with to reach the stream's rate."""
     source = stream.arrivals
     assert isinstance(source, TraceArrivals)
-    trace = load_trace(source.path, source.format, source.sort)
+    block_tokens = source.hash_block_tokens
+    trace = load_trace(source.path, source.format, source.sort, hash_block_tokens=block_tokens)
     if stream.rate_per_s is None:
         return trace, 1.0
     return trace, len(trace) / (trace.period_ps / PS_PER_S) / stream.rate_per_s

@@ -38,9 +38,9 @@ WORK_PER_S = {"aladdin": 100}
 """What a second of a trace is beside its requests, of policies that decide several times a second."""
 
 KEYS = (
-    "trace", "format", "sort", "rate_per_s", "lengths", "arrivals", "slo", "policy", "attainment", "llm",
-    "gpu", "iteration_times", "tp", "gpus_per_host", "max_gpus", "batch_limit", "predictor", "windows",
-    "window_s", "warm_up_s", "seed", "out",
+    "trace", "format", "sort", "hash_block_tokens", "rate_per_s", "lengths", "arrivals", "slo", "policy",
+    "attainment", "llm", "gpu", "iteration_times", "tp", "gpus_per_host", "max_gpus", "batch_limit",
+    "predictor", "windows", "window_s", "warm_up_s", "seed", "out",
 )  # fmt: skip
 
 
@@ -193,9 +193,10 @@ def _stream(options: Mapping[str, str]) -> dict[str, Any]:
             "path": str(path),
             "format": options.get("format", "auto"),
             "sort": flag(options, "sort"),
+            "hash_block_tokens": whole(options, "hash_block_tokens", 512, 1, 1_000_000),
         }
         return {"arrivals": arrivals, "lengths": "trace", "rate_per_s": rate}
-    for key in ("format", "sort"):
+    for key in ("format", "sort", "hash_block_tokens"):
         if key in options:
             raise Slip(f"{key} = {options[key]!r}: is for trace=FILE")
     if rate is None:

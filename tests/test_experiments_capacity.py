@@ -378,6 +378,18 @@ def test_the_command_from_a_trace_to_an_answer(trace, tmp_path, capsys):
     assert (tmp_path / "out" / "capacity.csv").read_text() == before
 
 
+def test_a_trace_with_hashes_of_blocks_of_another_size(tmp_path, capsys):
+    path = tmp_path / "dynamo.jsonl"
+    row = '{{"timestamp": {}, "input_length": 150, "output_length": 20, "hash_ids": [0, 1, {}]}}\n'
+    path.write_text("".join(row.format(250 * k, k + 2) for k in range(800)))
+    words = small(tmp_path, f"trace={path}", "policy=jsq", "tp=1", "attainment=0.9", "windows=20")
+    assert main(words) == 2
+    assert "512 tokens (hash_block_tokens)" in capsys.readouterr().err
+    case = ask([*words, "hash_block_tokens=64"]).case
+    found = window(scenario_of(case, 1, 1), {**case, "window": 1})
+    assert found.requests.input_tokens.tolist() == [150] * len(found.requests)
+
+
 def test_degrees_that_cannot_are_named(tmp_path, capsys):
     words = ["slo=ttft:0.6,itl:0.03", "windows=2", "window_s=5", "warm_up_s=1", "rate_per_s=4"]
     words += ["llm=llama-2-70b", "tp=1,2", "policy=jsq", "attainment=0.4", f"out={tmp_path}"]
@@ -550,6 +562,10 @@ def test_an_answer_that_no_number_of_gpus_gives_says_so(tmp_path, capsys):
         ([SLO, "rate_per_s=3", "gpu=abacus"], "gpu = 'abacus'"),
         ([SLO, "rate_per_s=3", "lengths=mine"], "lengths = 'mine': must be one of"),
         ([SLO, "rate_per_s=3", "sort=true"], "sort = 'true': is for trace=FILE"),
+        (
+            [SLO, "rate_per_s=3", "hash_block_tokens=64"],
+            "hash_block_tokens = '64': is for trace=FILE",
+        ),
         ([SLO, "rate_per_s=3", "windows=1"], "windows = '1': must be an integer in 2..1000"),
         ([SLO, "trace=none.csv"], "trace = 'none.csv': there is no such file"),
         ([SLO, "rate_per_s=3", "colour=red"], "unknown argument 'colour=red'"),

@@ -220,6 +220,10 @@ def test_one_that_waits_may_find_more_later(engine_class: Engine) -> None:
     engine = served(engine_class, spec, rows)
     assert column(engine, "admitted_ps") == [0, 51]
     assert column(engine, "cached_tokens") == [0, 12]
+    assert seen(engine, 0, "asked_tokens", "hit_tokens") == (
+        8 + 17,
+        12,
+    )  # once, however often it was tried
     assert first_and_last(engine) == [(18, 67 + 7 * 11), (67, 67)]
     assert column(engine, "preemptions") == [0, 0]
 
@@ -434,3 +438,6 @@ def test_new_pools_schedule_as_v1_does() -> None:
     assert (before.chunk_tokens, before.watermark) == (0, 0.01)
     with pytest.raises(ValueError, match="evicts: not together with v1; `v1: null`"):
         PoolConfig.model_validate({**pool, "evicts": True})
+    for field, value in (("v1", True), ("v1", "today"), ("prefix_cache", False)):
+        with pytest.raises(ValueError, match=f"must be fields, as in `{field}: .*v1.prefix_cache"):
+            PoolConfig.model_validate({**pool, field: value})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from llmscale_env.cluster.cards import gpu_card, llm_card
 from llmscale_env.cluster.kv import kv_capacity_tokens
@@ -190,6 +190,17 @@ class PoolConfig(Frozen):
         """The step's budget that vLLM has unless it is told."""
         if isinstance(value, Mapping) and value.get("v1", {}) is not None:
             return {"chunk_tokens": V1_BUDGET_TOKENS, **value}
+        return value
+
+    @field_validator("v1", "prefix_cache", mode="before")
+    @classmethod
+    def _fields_or_none(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, bool | str):
+            on, off = ("{}", "null") if info.field_name == "v1" else ("{...} (an average)", "null")
+            raise ValueError(
+                f"must be fields, as in `{info.field_name}: {on}`, or `{off}`; vLLM's cache by "
+                "blocks is v1.prefix_cache"
+            )
         return value
 
     @field_validator("llm")
