@@ -161,6 +161,8 @@ def same(one: Any, other: Any) -> bool:
         return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, np.ndarray) and one.dtype.names:  # by column: what lies between is nothing
+        return one.dtype == other.dtype and all(same(one[n], other[n]) for n in one.dtype.names)
     if isinstance(one, np.ndarray) and one.dtype != object:
         return (
             one.dtype == other.dtype

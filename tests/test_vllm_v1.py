@@ -432,7 +432,11 @@ def test_new_pools_schedule_as_v1_does() -> None:
     pool = {"name": "mine", "llm": "llama-3.1-8b", "max_instances": 2}
     today = PoolConfig.model_validate(pool)
     assert today.v1 == V1Config()
-    assert (today.chunk_tokens, today.watermark) == (8192, 0.0)
+    assert (today.chunk_tokens, today.batch_limit, today.watermark) == (2048, 256, 0.0)
+    on_h100 = PoolConfig.model_validate({**pool, "gpu": "h100-80gb"})
+    assert (on_h100.chunk_tokens, on_h100.batch_limit) == (8192, 1024)
+    small = PoolConfig.model_validate({**pool, "gpu": "h100-80gb", "chunk_tokens": 512})
+    assert (small.max_batch, small.batch_limit) == (512, 512)
     assert PoolConfig.model_validate(today.model_dump()) == today
     before = PoolConfig.model_validate({**pool, "v1": None, "evicts": True})
     assert (before.chunk_tokens, before.watermark) == (0, 0.01)

@@ -39,9 +39,8 @@ class Server:
 
     @classmethod
     def of_gpu(cls, gpu: GpuCard) -> Server:
-        """The defaults of vLLM's server on a GPU (0.26, `engine/arg_utils.py`, `get_batch_defaults`)."""
-        large = gpu.memory_bytes >= 70 * 2**30 and "a100" not in gpu.name
-        return cls(8192, 1024) if large else cls(2048, 256)
+        """The defaults of vLLM's server on a GPU."""
+        return cls(*gpu.vllm_batch_defaults)
 
 
 @dataclass(frozen=True)

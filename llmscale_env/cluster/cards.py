@@ -86,6 +86,15 @@ class GpuCard:
         """Between the GPUs of an instance, one direction."""
         return self.nvlink_bytes_per_s if tp <= self.linked_gpus else self.pcie_bytes_per_s
 
+    @property
+    def vllm_batch_defaults(self) -> tuple[int, int]:
+        """`max_num_batched_tokens` and `max_num_seqs` of a vLLM server of which nothing is said.
+
+        Source: vLLM 0.26, `engine/arg_utils.py`, `get_batch_defaults`.
+        """
+        large = self.memory_bytes >= 70 * 2**30 and "a100" not in self.name
+        return (8192, 1024) if large else (2048, 256)
+
 
 @dataclass(frozen=True)
 class LlmCard:

@@ -14,8 +14,8 @@ from llmscale_env.cluster.optimisations import PrefixCacheConfig, SpeculativeCon
 from llmscale_env.scenarios.fields import Frozen, Name, NonNegative, Positive
 from llmscale_env.scenarios.regions import ScalingConfig, SpotConfig
 
-V1_BUDGET_TOKENS = 8192
-"""vLLM's `max_num_batched_tokens` for a server on GPUs of 70 GiB and more, but for the A100."""
+_GPU = "a100-80gb"
+_LARGEST_BATCH = 4096
 
 
 class V1Config(Frozen):
@@ -50,14 +50,16 @@ class PoolConfig(Frozen):
         role: what policies take the pool for (Chiron's three kinds; "general" serves everything).
         llm, gpu, tp: what an instance is: names of cards, tensor-parallel degree.
         max_instances, initial_instances: slots, and how many are active at time 0.
-        batch_limit: running requests per instance at the start.
-        max_batch: the largest batch limit that anybody may set.
+        batch_limit: running requests per instance at the start. Not given: with `v1` what vLLM takes on that
+            GPU (256 on an A100, 1024 on an H100), else 256.
+        max_batch: the largest batch limit that anybody may set. Not given: 4096, with `v1` at most
+            `chunk_tokens`.
         controller: who moves the limit (docs/engine.md, section 7); `controller_*` its parameters.
         controller_settles: the window after a move begins once the batch has the new size. Ours.
         controller_reverts: a raise that brings no throughput is taken back, in place of a halving. Ours.
         pull: shared queues that the instances pull from, in order.
         chunk_tokens: token budget of a step or chunked-prefill iteration; 0: prefill first (not with `v1`).
-            Not given: 8192 with `v1`, as vLLM has it on H100 and later GPUs, else 0.
+            Not given: with `v1` what vLLM takes on that GPU (2048 on an A100, 8192 on an H100), else 0.
         prefill_tokens: token budget of a prefill-first iteration.
         v1: schedule as vLLM's V1 engine does, with `chunk_tokens` as the budget of a step; None: as vLLM did
             before (docs/engine.md, section 4), which evictions, swaps and split phases need.
@@ -115,12 +117,12 @@ class PoolConfig(Frozen):
     name: Name
     role: Literal["general", "interactive", "mixed", "batch"] = "general"
     llm: str
-    gpu: str = "a100-80gb"
+    gpu: str = _GPU
     tp: Annotated[int, Field(ge=1, le=8)] = 1
     max_instances: Annotated[int, Field(ge=1, le=10_000)]
     initial_instances: Annotated[int, Field(ge=0, le=10_000)] = 1
     batch_limit: Annotated[int, Field(ge=1, le=4096)] = 256
-    max_batch: Annotated[int, Field(ge=1, le=4096)] = 4096
+    max_batch: Annotated[int, Field(ge=1, le=_LARGEST_BATCH)] = _LARGEST_BATCH
     controller: Literal["fixed", "chiron", "chiron-literal"] = "fixed"
     controller_alpha: Annotated[float, Field(gt=0, le=1)] = 0.5
     controller_min_batch: Annotated[int, Field(ge=1, le=4096)] = 1
@@ -186,11 +188,18 @@ class PoolConfig(Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _budget(cls, value: Any) -> Any:
-        """The step's budget that vLLM has unless it is told."""
-        if isinstance(value, Mapping) and value.get("v1", {}) is not None:
-            return {"chunk_tokens": V1_BUDGET_TOKENS, **value}
-        return value
+    def _as_vllm(cls, value: Any) -> Any:
+        """What vLLM takes for a step and a batch unless it is told."""
+        if not isinstance(value, Mapping) or value.get("v1", {}) is None:
+            return value
+        try:
+            tokens, seqs = gpu_card(value.get("gpu", _GPU)).vllm_batch_defaults
+            given = {"chunk_tokens": tokens, **value}
+            given.setdefault("max_batch", min(_LARGEST_BATCH, max(given["chunk_tokens"], 1)))
+            given.setdefault("batch_limit", min(seqs, given["max_batch"]))
+        except (AttributeError, TypeError, ValueError):
+            return value  # what is wrong is said by the field's own check
+        return given
 
     @field_validator("v1", "prefix_cache", mode="before")
     @classmethod
