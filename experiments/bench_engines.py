@@ -101,7 +101,7 @@ def arrivals(router: str, rate_per_s: float, n: int, seed: int = 0) -> RequestTa
         rng.exponential(1 / rate_per_s, n).cumsum(),
         prompt,
         output,
-        slo_class=batch,
+        slo_class=batch.astype(np.int16),
         llm_names=(LLM,),
         class_names=CLASSES,
     )

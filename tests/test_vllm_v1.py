@@ -249,7 +249,8 @@ def test_names_of_pieces_go_on(engine_class: Engine) -> None:
     engine.advance(300)
     assert engine.retire().results["cached_tokens"].tolist() == [12]
     assert whole.prefixes is not None
-    again = replace(whole.take(np.arange(2, 3)), prefixes=whole.prefixes.take(np.arange(1, 2)))
+    names = replace(whole.prefixes.take(np.arange(2, 3)), name=np.array([1]))
+    again = replace(whole.take(np.arange(2, 3)), prefixes=names)
     refuses(r"prefixes.name\[0\] = 1: must be at least 2", engine.extend, again)
 
 
