@@ -10,10 +10,12 @@ from llmscale_env.control.demand import DemandRecord
 from llmscale_env.control.results.streamed_columns import StreamedColumns
 from llmscale_env.control.reward import draw_chunks, draw_requests
 from llmscale_env.control.run import run_episode, run_streamed
+from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.envs.codec import Codec
 from llmscale_env.scenarios.load import load_scenario, validate_scenario
 from llmscale_env.sim.engine import ENGINES
 from llmscale_env.sim.metrics import LATENCIES
+from llmscale_env.workload.requests import RequestTable
 from tests.test_workload_week import assert_same as same_tables
 
 LLM = "llama-3.1-8b"
@@ -107,6 +109,24 @@ def test_pieces_are_the_whole():
         assert ends[-1] == round(scenario.horizon_s * 10**12)
         for end, piece in zip(ends, pieces, strict=True):
             assert not len(piece) or piece.arrival_ps[-1] < end
+
+
+def test_a_piece_that_is_refused_changes_nothing():
+    """The engine would take requests without prefixes; the table of the episode cannot go on with them."""
+    shares = {"prefix_of": [-2], "prefix_tokens": [32]}
+    simulation = ClusterSimulation(load_scenario("chat-prefix", horizon_s=60))
+    simulation.start(0, RequestTable.build([1.0], [50], [5], **shares))
+    for piece, said in (
+        (RequestTable.build([2.0], [50], [5]), "in all pieces of an episode, or in none"),
+        (RequestTable.build([0.5], [50], [5], **shares), "arrival_ps.* latest arrival so far"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            simulation.extend(0, piece)
+        assert simulation.engine.ids(0).tolist() == [0]
+        assert len(simulation.demand(0).all(60.0).tokens.nonzero()[0]) == 1
+    simulation.advance()
+    known, results = simulation.retire(0)
+    assert len(known) == len(results) == 1
 
 
 def test_demand_is_the_same_piece_by_piece():

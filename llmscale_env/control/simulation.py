@@ -185,13 +185,16 @@ class ClusterSimulation:
         """Later requests of episode `e`, which must all have been given before time comes to them.
 
         Raises:
-            ValueError: see `EngineBatch.extend`.
+            ValueError: see `Engine.extend`, or a piece has prefixes and another one has not; nothing has
+                changed then.
         """
         self._look_again()
-        self.demand(e).add(requests)
-        self.engine.extend(e, requests)
-        had = self.requests[e]
+        demand, had = self.demand(e), self.requests[e]
         assert had is not None, "an episode is started before it goes on"
+        if (had.prefixes is None) != (requests.prefixes is None):
+            raise ValueError("prefixes: must be there in all pieces of an episode, or in none")
+        self.engine.extend(e, requests)
+        demand.add(requests)
         self.requests[e] = had.followed_by(requests)
 
     def retire(self, e: int) -> tuple[RequestTable, NDArray[Any]]:
