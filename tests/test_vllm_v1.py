@@ -352,6 +352,9 @@ def test_a_saved_episode_has_its_cache() -> None:
         batch.advance(0, case.stops_ps[-1])
         assert np.array_equal(batch.results(0), expected)
         assert batch.cached_blocks(0) == cached
+    for name in ("extent", "bucket", "span"):
+        with pytest.raises(ValueError, match=f"^{name}: {len(saved[name]) // 2} rows, must be"):
+            batch.restore(0, {**saved, name: saved[name][: len(saved[name]) // 2]})
 
 
 # ---- generated cases and scenarios ---------------------------------------------------------------

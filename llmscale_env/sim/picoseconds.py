@@ -10,7 +10,7 @@ from llmscale_env.workload.requests import PS_PER_S
 
 def ps(seconds: float) -> int:
     """Seconds as picoseconds, at most the time that never comes."""
-    return min(round(seconds * PS_PER_S), int(NEVER))
+    return min(round(min(seconds * PS_PER_S, float(NEVER))), int(NEVER))
 
 
 def seconds(counts: Any, name: str) -> Any:

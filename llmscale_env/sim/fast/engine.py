@@ -23,6 +23,7 @@ from llmscale_env.sim.fast.serving import prefix_cache, queues
 from llmscale_env.sim.fast.serving_orders import ServingOrders
 from llmscale_env.sim.fast.state.cache_records import (
     Loose,
+    check_lengths,
     loose_arrays,
     packed,
     room_for_an_event,
@@ -240,6 +241,7 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         for name, mine in self.loose[e]._asdict().items():
             if saved[name].dtype != mine.dtype or saved[name].ndim != 1:
                 raise ValueError(f"{name}: of {saved[name].dtype}, must be one row of {mine.dtype}")
+        check_lengths(saved["glob"][0], Loose(*(saved[name] for name in Loose._fields)))
         if int(saved["glob"][0]["n_requests"]) != n:
             raise ValueError(f"glob: {int(saved['glob'][0]['n_requests'])} requests, req has {n}")
         if n > self.capacity:

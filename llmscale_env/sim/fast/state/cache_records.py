@@ -6,7 +6,7 @@ instance, all held by the same running requests, or all free: the code is in `se
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,3 +101,20 @@ def unpacked(loose: Loose, size: int) -> Loose:
     extent = np.zeros(size, EXTENT)
     extent[: len(loose.extent)] = loose.extent
     return Loose(extent, loose.bucket.copy(), loose.span.copy())
+
+
+def check_lengths(glob: Any, saved: Loose) -> None:
+    """Refuse packed arrays that are not as long as the episode's own record says.
+
+    Raises:
+        ValueError: names the array.
+    """
+    for name, least, most in (
+        ("extent", glob["extent_top"], glob["extent_top"]),
+        ("bucket", glob["bucket_mask"] + 1, glob["bucket_mask"] + 1),
+        ("span", max(1, glob["n_spans"]), 2**31),
+    ):
+        n = len(getattr(saved, name))
+        if not least <= n <= most:
+            rule = f"at least {least}" if most > least else f"{least}"
+            raise ValueError(f"{name}: {n} rows, must be {rule}")
