@@ -31,6 +31,7 @@ BATCHING = 1.1
 MATRIX_FILES = ("vidur_a100_mlp.csv.gz", "vidur_a100_mlp_llama3_8b.csv.gz")
 ALL_REDUCE_FILE = "vidur_a100_all_reduce.csv.gz"
 ATTENTION_FILE = "vidur_a100_attention_70b_tp2.csv.gz"
+APPEND_FILE = "vidur_a100_attention_llama3_8b_tp1_sample.csv"
 GEMM_COLUMNS = ("attn_pre_proj_ms", "attn_post_proj_ms", "mlp_up_proj_ms", "mlp_down_proj_ms")
 SMALL_COLUMNS = (
     "mlp_act_ms", "attn_rope_ms", "input_layernorm_ms", "post_attention_layernorm_ms", "add_ms",
@@ -125,9 +126,46 @@ class _Surface:
         return inside + (y - grid[-1]) * max(0.0, values[-1] - half) / (grid[-1] / 2)
 
 
-APPEND_DECODE_MS, APPEND_TOKEN_MS = 0.003, 0.000558
-"""Milliseconds of one layer that writing new tokens into the paged KV cache takes: those of all decoding
-requests, one each, and a token of a prompt."""
+class KvAppend:
+    """Writing new tokens into the paged KV cache, per layer in ms: Vidur's profile of Llama 3 8B on one GPU.
+
+    A token of a prompt takes the longer the more tokens stand before its chunk's end: 0.28 us at
+    352, 0.56 us from 4,500 on. Chunks of 320 tokens and more lie on one curve over these tokens,
+    within 3 %; the smallest chunk of the profile, 64 tokens, has a curve of its own.
+
+    Args:
+        directory: folder of the calibration data.
+
+    Raises:
+        RawDataError: the file is missing or malformed.
+    """
+
+    DECODE_MS = 0.003
+    """The new tokens of all decoding requests, one each: the composed files' own value."""
+    SMALL, LARGE = 64, 320
+    """Chunks, in tokens: those of the first curve, and the least of the second."""
+
+    def __init__(self, directory: Path) -> None:
+        found: tuple[dict[int, list[float]], ...] = (defaultdict(list), defaultdict(list))
+        path = directory / APPEND_FILE
+        columns = ("is_prefill", "prefill_chunk_size", "kv_cache_size", "attn_kv_cache_save_ms")
+        for line, record in records(path, columns):
+            if record["is_prefill"] != "True":
+                continue
+            where = f"{path.name}, line {line}"
+            chunk = whole(record, "prefill_chunk_size", where)
+            ms = number(record, "attn_kv_cache_save_ms", where)
+            until = chunk + whole(record, "kv_cache_size", where)
+            found[chunk >= self.LARGE][until].append(ms / chunk)
+        self._curves = [
+            (sorted(rows), [float(np.mean(rows[until])) for until in sorted(rows)]) for rows in found
+        ]
+
+    def chunk_ms(self, chunk: float, cached: float) -> float:
+        """The tokens of one chunk behind `cached` tokens."""
+        small, large = (float(np.interp(chunk + cached, *curve)) for curve in self._curves)
+        share = min(max((chunk - self.SMALL) / (self.LARGE - self.SMALL), 0.0), 1.0)
+        return chunk * (small + share * (large - small))
 
 
 class ComposedTimes:
@@ -139,7 +177,7 @@ class ComposedTimes:
         kernel_model: the profile that its kernels are in.
         tp: tensor-parallel degree.
         measured_attention: attention as profiled (Llama 2 70B on two GPUs only), else modelled.
-        kv_append: whether the KV-append kernel is counted.
+        kv_append: whether the KV-append kernel is counted, at every degree as on one GPU.
 
     Raises:
         RawDataError: a file is missing or malformed.
@@ -159,7 +197,7 @@ class ComposedTimes:
         self.attention: AttentionModel | MeasuredAttention = (
             MeasuredAttention(directory) if measured_attention else AttentionModel(card, tp)
         )
-        self.kv_append = kv_append
+        self._append = KvAppend(directory) if kv_append else None
         kernels = _matrix_kernels(directory)
         self._gemm, self._small = (table[kernel_model, tp] for table in kernels)
         self._reduce = _all_reduces(directory)[tp] if tp > 1 else {}
@@ -191,8 +229,7 @@ class ComposedTimes:
     def decode_attention_ms(self, batch: int, mean_context: float) -> float:
         """All layers: attention of the decoding requests, and their KV append."""
         together = self.batching(batch) * self.attention.decode_ms(batch, mean_context)
-        append = APPEND_DECODE_MS if self.kv_append else 0.0
-        return self.card.layers * (together + append)
+        return self.card.layers * together + self.append_ms(batch, [])
 
     def prefill_attention_ms(self, chunks: Sequence[tuple[float, float]]) -> float:
         """All layers: attention of chunks (tokens, cached before) in one call, and KV append.
@@ -205,9 +242,15 @@ class ComposedTimes:
         if new:
             alone.append((float(np.sqrt(sum(chunk * chunk for chunk in new))), 0.0))
         call = sum(self.attention.prefill_ms(chunk, cached) for chunk, cached in alone)
-        call *= self.batching(len(chunks))
-        written = sum(APPEND_TOKEN_MS * chunk for chunk, _ in chunks) if self.kv_append else 0.0
-        return self.card.layers * (call + written)
+        return self.card.layers * call * self.batching(len(chunks)) + self.append_ms(0, chunks)
+
+    def append_ms(self, decodes: int, chunks: Sequence[tuple[float, float]]) -> float:
+        """All layers: KV append of decoding requests and of chunks (tokens, cached before)."""
+        if self._append is None:
+            return 0.0
+        layer = KvAppend.DECODE_MS * (decodes > 0)
+        layer += sum(self._append.chunk_ms(*pair) for pair in chunks)
+        return self.card.layers * layer
 
     def batching(self, requests: int) -> float:
         """Factor on the attention of so many requests in one call."""

@@ -62,7 +62,7 @@ def fit_roofline(sets: list[Measurements]) -> dict[str, Any]:
         The `roofline` entry of the data file: `efficiency` and `errors`.
     """
     # Vicuna's kernels are Llama 2 13B's and would count twice; Llama 3.1 8B's are Mistral's and a
-    # KV-append kernel that no peak explains (0.56 us per token and layer at any degree).
+    # KV-append kernel that no peak explains (0.28 to 0.56 us per token and layer at any degree).
     doubles = ("vicuna-13b", "llama-3.1-8b")
     composed = [m for m in sets if m.kind == "composed" and m.llm not in doubles]
     off: dict[str, list[Floats]] = {name: [] for name in PARTS[:2]}
