@@ -1,4 +1,4 @@
-"""Collect results into a page: each figure, the paper's numbers, ours, a verdict, the reason.
+"""Collect results into a page: a paper's main claims, each figure, the paper's numbers, ours, a verdict.
 
     python -m experiments.report [paper=chiron] [scale=paper|quick] [results=DIRECTORY] [out=DIRECTORY]
     python -m experiments.report redraw=true [paper=chiron] [out=DIRECTORY]
@@ -9,12 +9,12 @@
     out=DIRECTORY        where the pages go; "docs/reproduction" if left out
     redraw=true          nothing but the pictures, anew from the rows that lie beside the pages
 
-Writes OUT/PAPER.md, the same as PAPER.html, pictures and rows in OUT/PAPER/; rows that an experiment names
-as series (many) are left out. Experiments without results
-are named on the page. Results that other code made than is here now, or that were made with other
-parameters than those of their scale, are an error; `stale=true` takes them all the same, and the page says
-of each what it is. `redraw=true` needs no results: it draws with the figures' code as it is now what lies in
-OUT/PAPER/NAME.csv, and leaves pictures alone whose rows do not lie there, or come from other cases than
+Writes OUT/PAPER.md, the same as PAPER.html, and in OUT/PAPER/ pictures, rows, `claims.csv` (every claim and
+its parts) and `parameters.csv`; rows that an experiment names as series (many) are left out. Experiments
+without results are named on the page. Results that other code made than is here now, or that were made
+with other parameters than those of their scale, are an error; `stale=true` takes them all the same, and the
+page says of each what it is. `redraw=true` needs no results: it draws with the figures' code as it is now
+what lies in OUT/PAPER/NAME.csv, and leaves pictures alone whose rows do not lie there, or come from other cases than
 the figure has now; each is named.
 """
 
@@ -28,7 +28,7 @@ from pathlib import Path
 
 from experiments.harness.catalogue import PAPERS, Entry, entries, load
 from experiments.harness.fingerprint import fingerprint
-from experiments.harness.page import html, markdown
+from experiments.harness.page import claims_table, html, markdown, parameters_table
 from experiments.harness.picture import is_whole, pictures_of, save
 from experiments.harness.results import (
     ROWS,
@@ -37,6 +37,7 @@ from experiments.harness.results import (
     read_result,
     read_rows,
     rows_beside_page,
+    write_table,
 )
 from experiments.output import RESULTS
 from llmscale_env._cli import (
@@ -108,6 +109,8 @@ def write_page(
             replace_file(beside, partial(_write, text=rows))
         if series:
             without_series[entry] = rows is not None
+    for name, table in (("claims", claims_table(found)), ("parameters", parameters_table(found))):
+        replace_file(pictures / f"{name}.csv", partial(write_table, rows=table))
     text = markdown(paper, found, missing, wrong, scale, without_series)
     page = html(text, PAPERS[paper])
     replace_file(out / f"{paper}.html", lambda part: _write(part, page))

@@ -14,20 +14,28 @@ from agents.statistics import Interval
 from experiments import list as list_command
 from experiments import report
 from experiments.harness import fingerprint as prints
+from experiments.harness import page
 from experiments.harness.catalogue import Entry, entries, load
 from experiments.harness.claims import (
     Claim,
     Verdict,
     about,
+    asked,
     at_least,
     at_most,
+    best_of,
     between,
+    every,
     exact,
     exactly,
+    gain,
+    led_by,
     less,
     more,
 )
-from experiments.harness.page import html, interval, markdown
+from experiments.harness.fingerprint import ROOT
+from experiments.harness.headlines import Headline
+from experiments.harness.page import claims_table, html, interval, markdown
 from experiments.harness.parameters import Parameters
 from experiments.harness.results import (
     RECORD,
@@ -161,10 +169,68 @@ def test_a_claim_of_nothing_is_refused():
 
 
 def test_claims_survive_their_file():
-    claim = about("s", 90, Interval(67, NAN, NAN), nothing=0, unit="%", reason="because")
+    part = about("s", 90, Interval(67, NAN, NAN), nothing=0, unit="%", reason="because")
+    claim = every("all", [part, part], how="by force")
     back = Claim.from_dict(claim.as_dict())
-    assert (back.sentence, back.verdict, back.reason) == ("s", Verdict.DIRECTION, "because")
+    assert (back.sentence, back.verdict, back.reason) == ("all", Verdict.DIRECTION, "because")
+    assert [p.sentence for p in back.parts] == ["s", "s"]
+    assert back.how == "by force"
     assert math.isnan(back.ours.low)
+
+
+def test_an_improvement_beyond_the_papers_is_no_failure():
+    beyond, near, other = exact(9.0), exact(1.8), exact(1.2)
+    verdicts = [gain("s", 2.0, ours, nothing=1.0).verdict for ours in (beyond, near, other)]
+    assert verdicts == [Verdict.REPRODUCED, Verdict.REPRODUCED, Verdict.DIRECTION]
+    assert gain("less", 0.5, exact(0.1), nothing=1.0).verdict is Verdict.REPRODUCED
+    assert gain("less", 0.5, exact(1.1), nothing=1.0).verdict is Verdict.NOT
+
+
+def test_a_sentence_is_as_good_as_its_parts_by_its_rule():
+    good = about("small", 2.0, exact(2.0), nothing=1.0, unit="x", how="by batching")
+    middling = about("large", 2.0, exact(1.2), nothing=1.0, unit="x", reason="few requests")
+    unknown = about("mixed", 2.0, Interval(NAN, NAN, NAN), nothing=1.0)
+    worst, best = (rule("It doubles", [good, middling, unknown]) for rule in (every, best_of))
+    assert (worst.verdict, worst.ours.mean, worst.reason) == (
+        Verdict.DIRECTION, 1.2, "few requests"
+    )  # fmt: skip
+    assert (best.verdict, best.unit, best.how) == (Verdict.REPRODUCED, "x (small)", "by batching")
+    assert led_by("It doubles", [middling, good]).verdict is Verdict.DIRECTION
+    assert every("It doubles", [unknown]).verdict is Verdict.UNMEASURED
+    assert worst.parts == (good, middling, unknown)
+    with pytest.raises(ValueError, match="no parts"):
+        every("It doubles", [])
+
+
+def test_questions_of_ours_count_nowhere(tmp_path):
+    shown = result(tmp_path)
+    shown = replace(shown, claims=(*shown.claims, asked(replace(shown.claims[1], sentence="Why?"))))
+    text = markdown("chiron", [(ENTRY, shown)], [], {}, "paper")
+    assert "of 2 sentences." in text
+    assert "| Why? |" in text.partition("## Questions of ours")[2]
+    assert "| Why? |" not in text.partition("## Questions of ours")[0]
+    assert [row["counts"] for row in claims_table([(ENTRY, shown)])] == [True, True, False]
+
+
+def test_main_claims_stand_first_and_are_judged_by_their_figures(tmp_path, monkeypatch):
+    main = (
+        Headline("abstract", "Twice as much", "chiron-fig03", "It doubles | at least"),
+        Headline("conclusion", "Thrice", "chiron-fig03", "It triples", why="At most 1.1 x at 8."),
+        Headline("abstract", "Later", "chiron-fig99", "It flies"),
+    )
+    monkeypatch.setattr(page, "headlines", lambda paper: main)
+    text = markdown("chiron", [(ENTRY, result(tmp_path))], [], {}, "paper")
+    table = text.partition("## Main claims")[2].partition("## All sentences")[0]
+    assert (
+        "1 reproduced, 0 same direction, another size, 1 not reproduced, of 3 main claims" in table
+    )
+    assert "At most 1.1 x at 8." in table
+    assert "`chiron-fig99` has not been run" in table
+    anchor = table.partition("](#")[2].partition(")")[0]
+    assert f'id="{anchor}"' in html(text, "Chiron")
+    monkeypatch.setattr(page, "headlines", lambda paper: (replace(main[0], sentence="It flies"),))
+    with pytest.raises(ValueError, match="no claim 'It flies'"):
+        markdown("chiron", [(ENTRY, result(tmp_path))], [], {}, "paper")
 
 
 @pytest.fixture
@@ -292,23 +358,25 @@ def result(folder: Path, code: str = "code", scale: str = "paper") -> Result:
 
 
 ENTRY = Entry(
-    "chiron-fig03", "chiron", "experiments.chiron.fig03_batch_size", Path(), "A title.", "Text."
+    "chiron-fig03",
+    "chiron",
+    "experiments.chiron.fig03_batch_size",
+    ROOT / "a.py",
+    "A title.",
+    "Text.",
 )
 
 
 def test_page_shows_figure_numbers_verdict_and_reason(tmp_path):
     text = markdown("chiron", [(ENTRY, result(tmp_path))], [ENTRY], {}, "paper")
-    assert "1 reproduced, 0 same direction, another size, 1 not reproduced, of 2 claims." in text
+    assert "1 reproduced, 0 same direction, another size, 1 not reproduced, of 2 sentences." in text
     assert "![A title.](chiron/chiron-fig03.png)" in text
     assert "| 2 x | 1.9 [1.8, 2] x | reproduced |" in text
-    assert "- It triples: It does not." in text
-    assert "| `rates` | 1, 2 | paper, 6.1 |" in text
+    assert "| not reproduced | It does not. |" in text
     assert "## Not run" in text
     page = html(text, "Chiron")
-    assert page.count("<table>") == 3
+    assert page.count("<table>") == 1
     assert '<img alt="A title." src="chiron/chiron-fig03.png"' in page
-    anchor = text.partition("](#")[2].partition(")")[0]
-    assert f'id="{anchor}"' in page
 
 
 def test_page_names_tables_where_there_are_several(tmp_path):
@@ -326,7 +394,6 @@ def test_page_has_no_claims_where_none_are_made(tmp_path):
     shown = replace(result(tmp_path), claims=())
     text = markdown("chiron", [(ENTRY, shown)], [], {}, "paper").partition("## Figure 3")[2]
     assert "| claim |" not in text
-    assert "| `rates` | 1, 2 | paper, 6.1 |" in text
 
 
 def test_page_says_what_is_wrong_with_a_result(tmp_path):

@@ -12,12 +12,16 @@ The rules are fixed here, so that no experiment has its own idea of success:
   or not;
 - *not measured*: there is no number, as when nothing of the kind happened in any run;
 - *not reproduced*: anything else.
+
+A claim is one sentence of a paper. Models, regions, loads and readings are its parts (`every`, `best_of`,
+`led_by`), which count nowhere by themselves. A question of ours (`asked`) is judged and counts nowhere.
+An improvement beyond what the paper has is no failure (`gain`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, TypedDict, Unpack
@@ -48,6 +52,10 @@ class Claim:
         verdict: see the module.
         reason: why it did not reproduce; empty where it did.
         note: what the reader should know whatever the verdict.
+        how: by which mechanism the number came about: what earns the verdict.
+        setting: what was run, where the paper's text leaves it open or has several.
+        parts: what the sentence was judged by, a claim each.
+        question: whether it is ours and not the paper's, so that it counts nowhere.
     """
 
     sentence: str
@@ -57,21 +65,27 @@ class Claim:
     verdict: Verdict
     reason: str = ""
     note: str = ""
+    how: str = ""
+    setting: str = ""
+    parts: tuple[Claim, ...] = ()
+    question: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for a JSON file, which has no such numbers: NaN as None, infinity as "inf"."""
-        plain = asdict(self)
+        plain = dict(vars(self))
         plain["ours"] = {
             k: None if math.isnan(v) else str(v) if math.isinf(v) else v
-            for k, v in plain["ours"].items()
+            for k, v in asdict(self.ours).items()
         }
+        plain["parts"] = [part.as_dict() for part in self.parts]
         return plain
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Claim:
         """What `as_dict` gave."""
         ours = {k: math.nan if v is None else float(v) for k, v in data["ours"].items()}
-        changed = {"ours": Interval(**ours), "verdict": Verdict(data["verdict"])}
+        parts = tuple(cls.from_dict(part) for part in data.get("parts", ()))
+        changed = {"ours": Interval(**ours), "verdict": Verdict(data["verdict"]), "parts": parts}
         return cls(**{**data, **changed})
 
 
@@ -87,13 +101,15 @@ class Words(TypedDict, total=False):
         unit: shown after numbers.
         paper: the number as it stands in the paper, if that says more.
         reason: why, if it does not reproduce; dropped if it does.
-        note: see `Claim`.
+        note, how, setting: see `Claim`.
     """
 
     unit: str
     paper: str
     reason: str
     note: str
+    how: str
+    setting: str
 
 
 def about(
@@ -119,6 +135,17 @@ def about(
     slack = TOLERANCE * abs(number)
     text = _unjudged(sentence, f"{number:g}", ours, **words)
     return _judged(text, number - slack, number + slack, nothing, up=_up(sentence, number, nothing))
+
+
+def gain(
+    sentence: str, number: float, ours: Interval, *, nothing: float, **words: Unpack[Words]
+) -> Claim:
+    """The paper reports an improvement, or one of "up to" a number: near it, or more. As `about`."""
+    text = _unjudged(sentence, f"{number:g}", ours, **words)
+    slack = TOLERANCE * abs(number)
+    up = _up(sentence, number, nothing)
+    low, high = (number - slack, math.inf) if up else (-math.inf, number + slack)
+    return _judged(text, low, high, nothing, up=up)
 
 
 def exactly(sentence: str, number: float, ours: Interval, **words: Unpack[Words]) -> Claim:
@@ -197,6 +224,64 @@ def between(
     return _judged(text, low, high, nothing, up=_up(sentence, low, nothing))
 
 
+_ORDER = (Verdict.NOT, Verdict.DIRECTION, Verdict.REPRODUCED)
+
+
+def every(sentence: str, parts: Iterable[Claim], **words: Unpack[Words]) -> Claim:
+    """A sentence about all of its parts: as good as the worst of them, which is the one that is shown.
+
+    Parts that were not measured count for nothing, unless none was.
+
+    Args:
+        sentence: what the paper says.
+        parts: claims, whose sentences name the part alone ("8B", "at 40 requests/s").
+        words: see `Words`; what is left out is that of the part that is shown.
+
+    Raises:
+        ValueError: there are no parts.
+    """
+    return _whole(sentence, parts, min, words)
+
+
+def best_of(sentence: str, parts: Iterable[Claim], **words: Unpack[Words]) -> Claim:
+    """A sentence that one part is enough for: "up to", or settings among which the paper leaves the choice.
+
+    Arguments as `every`.
+    """
+    return _whole(sentence, parts, max, words)
+
+
+def led_by(sentence: str, parts: Iterable[Claim], **words: Unpack[Words]) -> Claim:
+    """A sentence judged by its first part, the paper's own setting; the others are variants of it.
+
+    Arguments as `every`.
+    """
+    return _whole(sentence, parts, lambda found, key: found[0], words)
+
+
+def asked(claim: Claim) -> Claim:
+    """A question of ours, which no paper answers: it counts nowhere."""
+    return replace(claim, question=True)
+
+
+def _whole(
+    sentence: str, parts: Iterable[Claim], chosen: Callable[..., Claim], words: Words
+) -> Claim:
+    found = tuple(parts)
+    if not found:
+        raise ValueError(f"{sentence!r} has no parts")
+    known = [part for part in found if part.verdict is not Verdict.UNMEASURED] or list(found)
+    shown = chosen(
+        known, key=lambda part: _ORDER.index(part.verdict) if part.verdict in _ORDER else 0
+    )
+    told = {name: words.get(name) or getattr(shown, name) for name in Words.__annotations__}
+    if shown.verdict is Verdict.REPRODUCED:
+        told["reason"] = ""
+    if len(found) > 1 and not words.get("unit"):
+        told["unit"] = f"{shown.unit} ({shown.sentence})".lstrip()
+    return Claim(sentence, ours=shown.ours, verdict=shown.verdict, parts=found, **told)
+
+
 def _unjudged(
     sentence: str,
     number: str,
@@ -206,10 +291,12 @@ def _unjudged(
     paper: str = "",
     reason: str = "",
     note: str = "",
+    how: str = "",
+    setting: str = "",
 ) -> Claim:
     """A claim without its verdict; `number`: the paper's, as it is shown if `paper` says no more."""
     shown = paper or f"{number} {unit}".rstrip()
-    return Claim(sentence, shown, ours, unit, Verdict.NOT, reason, note)
+    return Claim(sentence, shown, ours, unit, Verdict.NOT, reason, note, how, setting)
 
 
 def _up(sentence: str, number: float, nothing: float | None) -> bool:

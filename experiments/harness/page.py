@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from agents.statistics import Interval, shown
 from experiments.harness.catalogue import PAPERS, Entry
-from experiments.harness.claims import TOLERANCE, Claim, Verdict
+from experiments.harness.claims import Claim, Verdict
+from experiments.harness.fingerprint import ROOT
+from experiments.harness.headlines import headlines, judged_by, learnt
 from experiments.harness.results import Result, read_table, title_of
 
 _ALWAYS_COUNTED = (Verdict.REPRODUCED, Verdict.DIRECTION, Verdict.NOT)
@@ -38,41 +40,78 @@ def markdown(
         scale: of the results.
         without_series: experiments whose rows lie beside the page without series over time, and whether any
             are left.
+
+    Raises:
+        ValueError: a headline names a claim that its experiment does not make.
     """
     without_series = without_series or {}
-    claims = [claim for _, result in results for claim in result.claims]
-    counts = Counter(claim.verdict for claim in claims)
+    size = "" if scale == "paper" else f" from results at scale **{scale}**, not the paper's sizes"
     lines = [
         f"# {PAPERS[paper]}: what reproduces",
         "",
-        "Made by `python -m experiments.report`"
-        + ("" if scale == "paper" else f" from results at scale **{scale}**, not the paper's sizes")
-        + ". Each figure stands beside the paper's numbers, with a verdict by rules that are the same "
-        "for all (`experiments/harness/claims.py`): *reproduced* is within "
-        f"{TOLERANCE:.0%} of the paper's number (or on its right side, where it promises a least or a "
-        "most; or in its range), with an interval that leaves out no effect; *same direction, another "
-        "size* is not that, but has the paper's sign with such an interval (a level, as \"all SLOs are "
-        'met", has no direction); *not measured* is what never happened; the rest is *not reproduced*, '
-        "with the reason that was found. Intervals are 95 %, over seeds; a number without one has no "
-        "sampling error or one seed.",
+        f"Made by `python -m experiments.report`{size}. [Verdicts](../experiments.md#verdicts) follow the "
+        "same rules for all. Intervals are 95 % over seeds; a number without one has no sampling error or "
+        "one seed. One row is one sentence of the paper; models, loads and readings are parts of it, in "
+        f"[claims.csv]({paper}/claims.csv).",
         "",
-        ", ".join(f"{counts[v]} {v.value}" for v in Verdict if counts[v] or v in _ALWAYS_COUNTED)
-        + f", of {len(claims)} claims.",
-        "",
-        "| | figure | claim | paper | ours | verdict |",
-        "|---|---|---|---|---|---|",
+        *_main_claims(paper, results),
     ]
-    for entry, result in results:
-        for claim in result.claims:
-            figure = f"[{result.figure}](#{_anchor(result, entry)})"
-            lines.append(f"| {_mark(claim)} | {figure} {_row(claim)}")
+    counted = [c for _, result in results for c in result.claims if not c.question]
+    lines += ["## All sentences", "", f"{_counts(counted)}, of {len(counted)} sentences.", ""]
+    if found := learnt(paper):
+        lines += ["## What the paper does not say", "", *(f"- {one}" for one in found), ""]
     for entry, result in results:
         rows = _rows(entry, without_series.get(entry))
-        lines += ["", *_section(entry, result, wrong.get(entry, ""), rows)]
+        lines += [*_section(entry, result, wrong.get(entry, ""), rows), ""]
+    questions = [
+        f"| [{result.figure}](#{_anchor(result, entry)}) {_row(claim)}"
+        for entry, result in results
+        for claim in result.claims
+        if claim.question
+    ]
+    if questions:
+        lines += ["## Questions of ours", "", "They count nowhere above.", ""]
+        lines += [
+            "| figure | question | expected | ours | verdict | |",
+            "|---|---|---|---|---|---|",
+        ]
+        lines += [*questions, ""]
     if missing:
-        lines += ["", "## Not run", ""]
+        lines += ["## Not run", ""]
         lines += [f"- `{entry.name}`: {entry.title}" for entry in missing]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _main_claims(paper: str, results: Sequence[tuple[Entry, Result]]) -> list[str]:
+    """The table of the main claims, with its counts; nothing where a paper has none."""
+    claims = {entry.name: result.claims for entry, result in results}
+    links = {e.name: f"[{r.figure}](#{_anchor(r, e)})" for e, r in results}
+    rows, found = [], []
+    for headline in headlines(paper):
+        claim = judged_by(headline, claims)
+        if claim is None:
+            what = f"`{headline.experiment}` has not been run"
+            rows.append(f"| – | {headline.says} ({headline.where}) | | {what} | | |")
+            continue
+        found.append(claim)
+        good = claim.verdict is Verdict.REPRODUCED
+        why = claim.how if good else headline.why or claim.reason
+        says = f"{headline.says} ({headline.where}; {links[headline.experiment]})"
+        cells = (_mark(claim), says, claim.paper, measured(claim), claim.setting, why)
+        rows.append(f"| {' | '.join(cells)} |")
+    if not rows:
+        return []
+    head = [
+        "| | main claim | paper | ours | setting | how, or why not |",
+        "|---|---|---|---|---|---|",
+    ]
+    counts = f"**{_counts(found)}, of {len(rows)} main claims.**"
+    return ["## Main claims", "", counts, "", *head, *rows, ""]
+
+
+def _counts(claims: Sequence[Claim]) -> str:
+    counts = Counter(claim.verdict for claim in claims)
+    return ", ".join(f"{counts[v]} {v.value}" for v in Verdict if counts[v] or v in _ALWAYS_COUNTED)
 
 
 def html(text: str, title: str) -> str:
@@ -128,27 +167,61 @@ def _section(entry: Entry, result: Result, wrong: str, rows: str) -> list[str]:
     for name in result.tables:
         lines += ["", f"*{title_of(name, entry.name)}*"] if len(result.tables) > 1 else []
         lines += ["", *table_lines(*read_table(result.folder / name))]
-    lines += ["", entry.text]
-    if result.claims:
-        lines += ["", "| | claim | paper | ours | verdict |", "|---|---|---|---|---|"]
-        lines += [f"| {_mark(claim)} {_row(claim)}" for claim in result.claims]
-    reasons = [f"- {claim.sentence}: {claim.reason}" for claim in result.claims if claim.reason]
-    if reasons:
-        lines += ["", "Why:", "", *reasons]
-    notes = [f"- {claim.sentence}: {claim.note}" for claim in result.claims if claim.note]
-    if notes:
-        lines += ["", "Notes:", "", *notes]
-    lines += ["", "| parameter | value | from |", "|---|---|---|"]
-    lines += [f"| `{k}` | {_value(v)} | {source} |" for k, (v, source) in result.parameters.items()]
+    lines += ["", " ".join(entry.text.partition("\n\n")[0].split())]
+    counted = [claim for claim in result.claims if not claim.question]
+    if counted:
+        lines += ["", "| | claim | paper | ours | verdict | |", "|---|---|---|---|---|---|"]
+        lines += [f"| {_mark(claim)} {_row(claim)}" for claim in counted]
+    module = f"../../{entry.path.relative_to(ROOT).as_posix()}"
     lines += [
         "",
-        f"`{result.command}`: {result.runs} runs, {result.wall_s:,.0f} s of one core; {rows}.",
+        f"`{result.command}`: {result.runs} runs, {result.wall_s:,.0f} s of one core; "
+        f"[setting]({module}), [parameters]({entry.paper}/parameters.csv), {rows}.",
     ]
     return lines
 
 
 def _row(claim: Claim) -> str:
-    return f"| {claim.sentence} | {claim.paper} | {measured(claim)} | {claim.verdict.value} |"
+    words = [claim.reason or claim.how, claim.note, claim.setting]
+    told = "; ".join(word for word in words if word)
+    return (
+        f"| {claim.sentence} | {claim.paper} | {measured(claim)} | {claim.verdict.value} | {told} |"
+    )
+
+
+def claims_table(results: Sequence[tuple[Entry, Result]]) -> list[dict[str, object]]:
+    """A row per claim and per part of one, with all that was found."""
+    return [
+        {
+            "experiment": entry.name,
+            "figure": result.figure,
+            "claim": claim.sentence,
+            "part": one.sentence if one is not claim else "",
+            "counts": not (claim.question or one is not claim),
+            "paper": one.paper,
+            "ours": one.ours.mean,
+            "low": one.ours.low,
+            "high": one.ours.high,
+            "unit": one.unit,
+            "verdict": one.verdict.value,
+            "setting": one.setting,
+            "how": one.how,
+            "reason": one.reason,
+            "note": one.note,
+        }
+        for entry, result in results
+        for claim in result.claims
+        for one in (claim, *claim.parts)
+    ]
+
+
+def parameters_table(results: Sequence[tuple[Entry, Result]]) -> list[dict[str, object]]:
+    """A row per parameter of an experiment."""
+    return [
+        {"experiment": entry.name, "parameter": name, "value": _value(value), "from": source}
+        for entry, result in results
+        for name, (value, source) in result.parameters.items()
+    ]
 
 
 def _heading(result: Result, entry: Entry) -> str:

@@ -95,12 +95,7 @@ def write_result(
         for name, figure in figures.items():
             save(figure, part / name)
         for name, rows in (tables or {}).items():
-            with (part / name).open("w", encoding="utf-8", newline="") as file:
-                writer = csv.DictWriter(
-                    file, list(dict.fromkeys(k for row in rows for k in row)), lineterminator="\n"
-                )
-                writer.writeheader()
-                writer.writerows({k: cell(v) for k, v in row.items()} for row in rows)
+            write_table(part / name, rows)
         record = {name: value for name, value in vars(result).items() if name != "folder"}
         record["claims"] = [claim.as_dict() for claim in result.claims]
         record["wall_s"] = round(result.wall_s, 1)
@@ -111,6 +106,15 @@ def write_result(
         shutil.rmtree(part, ignore_errors=True)
         raise
     return result.folder
+
+
+def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows as a CSV file of what a reader sees."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        names = list(dict.fromkeys(k for row in rows for k in row))
+        writer = csv.DictWriter(file, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({k: cell(v) for k, v in row.items()} for row in rows)
 
 
 def cell(value: Any) -> str:
@@ -150,10 +154,9 @@ def rows_beside_page(
     """The rows of a file as they lie beside a page: few bytes, and all that `read_rows` needs.
 
     Left out are rows whose `kind` is in `series`, or with an `excerpt` what it does not take; columns that
-    are then empty; and columns that hold the value of the parameter of their name throughout (the page lists
-    these). Numbers have `DIGITS` significant
-    digits, whole ones all of theirs. Paths below the project are told from its root. None where no row is
-    left.
+    are then empty; and columns that hold the value of the parameter of their name throughout
+    (`parameters.csv` lists these). Numbers have `DIGITS` significant digits, whole ones all of theirs.
+    Paths below the project are told from its root. None where no row is left.
 
     Raises:
         ValueError: there are `series`, but no column `kind`.
