@@ -14,8 +14,8 @@ its parts) and `parameters.csv`; rows that an experiment names as series (many) 
 without results are named on the page. Results that other code made than is here now, or that were made
 with other parameters than those of their scale, are an error; `stale=true` takes them all the same, and the
 page says of each what it is. `redraw=true` needs no results: it draws with the figures' code as it is now
-what lies in OUT/PAPER/NAME.csv, and leaves pictures alone whose rows do not lie there, or come from other cases than
-the figure has now; each is named.
+what lies in OUT/PAPER/NAME.csv, and leaves pictures alone whose rows do not lie there, or come from other
+cases than the figure has now; each is named.
 """
 
 from __future__ import annotations
