@@ -11,7 +11,7 @@ An experiment is a module in the folder of its paper (`experiments/chiron/fig09_
 | `cases(parameters)` | the runs: a list of dicts of plain values that say all that a run depends on |
 | `run(case)` | one run: rows (dicts of plain values), to which the case's own values are added |
 | `plot(frame, parameters)` | a matplotlib figure of all rows, or several by name |
-| `claims(frame, parameters)` | sentences of the paper, one row each, held against the rows, see `harness.claims` |
+| `claims(frame, parameters)` | a row per sentence of the paper, held against the rows, see `harness.claims` |
 | `NAME` | may be left out: what it is called in place of PAPER-figNN |
 | `tables(frame, parameters)` | may be left out: by name, rows (dicts) of a table made from all rows |
 | `SERIES` | may be left out: kinds of rows (column `kind`) that are many, as series over time |
@@ -39,7 +39,7 @@ A case with `"timed": True` measures the machine: each command does it anew.
 | one run and what became of it | `execute` |
 | processes, Ray, interruptions | `llmscale_env._spread` |
 | what lies in `results/` | `results` |
-| which are the main claims of a paper, and what it does not say | `headlines`, and a module of that name in its folder |
+| the main claims of a paper, and what it does not say | `headlines`; a module in its folder |
 | how the page looks | `page` |
 | how a picture looks on it, and the paper's numbers in it | `picture` |
 """
