@@ -224,7 +224,7 @@ def between(
     return _judged(text, low, high, nothing, up=_up(sentence, low, nothing))
 
 
-_ORDER = (Verdict.NOT, Verdict.DIRECTION, Verdict.REPRODUCED)
+_ORDER = {Verdict.NOT: 0, Verdict.DIRECTION: 1, Verdict.REPRODUCED: 2}
 
 
 def every(sentence: str, parts: Iterable[Claim], **words: Unpack[Words]) -> Claim:
@@ -271,15 +271,11 @@ def _whole(
     if not found:
         raise ValueError(f"{sentence!r} has no parts")
     known = [part for part in found if part.verdict is not Verdict.UNMEASURED] or list(found)
-    shown = chosen(
-        known, key=lambda part: _ORDER.index(part.verdict) if part.verdict in _ORDER else 0
-    )
-    told = {name: words.get(name) or getattr(shown, name) for name in Words.__annotations__}
-    if shown.verdict is Verdict.REPRODUCED:
-        told["reason"] = ""
-    if len(found) > 1 and not words.get("unit"):
-        told["unit"] = f"{shown.unit} ({shown.sentence})".lstrip()
-    return Claim(sentence, ours=shown.ours, verdict=shown.verdict, parts=found, **told)
+    shown = chosen(known, key=lambda part: _ORDER.get(part.verdict, 0))
+    unit = f"{shown.unit} ({shown.sentence})".lstrip() if len(found) > 1 else shown.unit
+    told = replace(shown, sentence=sentence, unit=unit, parts=found)
+    told = replace(told, **words)
+    return replace(told, reason="") if shown.verdict is Verdict.REPRODUCED else told
 
 
 def _unjudged(
