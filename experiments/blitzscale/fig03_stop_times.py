@@ -321,7 +321,7 @@ def _large(frame: DataFrame, parameters: StopTimes) -> Iterator[Claim]:
             how="mean TTFT over all requests",
             setting="Llama-2-70B; with which stop is not said",
             note=f"s: {by_stop(means, 1, '{:.2f}')}",
-            reason=f"{why}; without stops our TTFT is near that of an idle instance",
+            reason="our load is light between bursts: TTFT without stops is near that of an idle instance",
         )
     needed = crossings(means, 1.1, -1)
     yield about(

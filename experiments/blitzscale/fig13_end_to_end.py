@@ -180,7 +180,7 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> Iterator[Claim]:
 
 
 def _words(value: str) -> str:
-    """ "p95 of TTFT" for "ttft_p95_s"."""
+    """As "p95 of TTFT" for ttft_p95_s."""
     what, quantile, _ = value.split("_")
     return f"{quantile} of {what.upper()}"
 
