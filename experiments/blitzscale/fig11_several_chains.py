@@ -154,7 +154,7 @@ def claims(frame: DataFrame, parameters: SeveralChains) -> Iterator[Claim]:
             sentence,
             len(TARGETS),
             exact(sum((k in found) == (k in free) for k in (1, 2))),
-            unit="targets as the paper says",
+            unit="of 2 targets as the paper says",
             paper=" and ".join(f"T{k}" for k in sorted(free)),
             how="a target is disturbed if its KV caches get less than they ask for, or what it forwards "
             "comes later than without them",

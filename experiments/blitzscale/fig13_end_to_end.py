@@ -155,7 +155,7 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> Iterator[Claim]:
             for column, name in columns.items()
             for what in ("ttft", "tbt")
         ],
-        paper="close, or better",
+        paper="close (within 25 %: ours), or better",
         how="loads over NVLink, the network and from one host copy (nearly all of AzureConv's), with "
         "live scaling, against a copy on every host",
         setting="means over requests",

@@ -163,12 +163,12 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> Iterator[Claim]:
             unit="%",
             how=how,
             setting=f"{setting}; how DistServe's GPUs are split is not said (ours: by the profile)",
-            note=f"ms: {means(frame, CODE, names, value)}",
+            note=f"ms: {means(frame, CODE, ('blitzscale', 'distserve-half'), value)}",
             reason=looked_at(parameters, reason),
         )
     values = {what: f"{what}_p99_s" for what in ("tbt", "ttft")}
     seen = "; ".join(
-        f"{what.upper()} in ms: {means(frame, CODE, names, value)}"
+        f"{what.upper()} in ms: {means(frame, CODE, ('blitzscale', 'distserve'), value)}"
         for what, value in values.items()
     )
     yield every(

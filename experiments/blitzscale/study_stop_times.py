@@ -31,6 +31,7 @@ NAME = "blitzscale-stop-times"
 FIGURE = "Figure 14, by ServerlessLLM's stop time"
 CODE: Workload = "azure-code"
 HOSTS: tuple[SystemName, ...] = ("serverlessllm", "serverlessllm-logical")
+HOSTS_SHOWN = dict(zip(HOSTS, ("machines of 8 GPUs", "hosts of one GPU"), strict=True))
 BLITZSCALE_STOP_S = 2.0
 """Section 5.3."""
 
@@ -169,6 +170,3 @@ def claims(frame: DataFrame, parameters: StopTimes) -> Iterator[Claim]:
             reason="an instance that stays longer saves starts, and in this load more than it costs",
         )
     )
-
-
-HOSTS_SHOWN = dict(zip(HOSTS, ("machines of 8 GPUs", "hosts of one GPU"), strict=True))
