@@ -1,15 +1,17 @@
 """Attainment against the time that scaling stops for; network use of serving.
 
-BurstGPT-like bursts on Llama-2-7B and 70B (4 GPUs), cluster A, phases split, the paper's trigger. As in
-the paper's simulator every load takes a chosen time, whoever else loads; instances do not work before
-it is over. (a) to (d): requests that keep the TTFT and the TBT target, by that time. (e), (f): share of
-the links between machines that KV caches take when all GPUs serve (DistServe, full). The peak second asks
+BurstGPT-like bursts on Llama-2-7B and 70B (4 GPUs) on cluster A, with a chosen time for every load. (a) to
+(d) show the requests that keep the TTFT and the TBT target, by that time. (e), (f) show the share of the
+links between machines that KV caches take when all GPUs serve.
+
+Phases are split, and the trigger is the paper's. As in the paper's simulator a load takes its time whoever
+else loads; instances do not work before it is over. All GPUs serve in DistServe (full). The peak second asks
 for all instances by the profile (section 6.1), as in Figure 13; `peak` makes it less. With 7B the cluster
-then may not recover for minutes: looked at over time, with a stop of 2 s, prefill takes all GPUs but one as
-a burst begins, decode finds none when it asks, and prefill instances hold KV caches that nobody takes.
-Ours: the workload imitates BurstGPT (the paper's hour is not named); a request's TBT is its mean; who has
-no first token at the end counts with the time it has waited; links are looked at 20 times a second and
-averaged over each second.
+then may not recover for minutes: looked at over time, with a stop of 2 s, prefill takes all GPUs but one as a
+burst begins, decode finds none when it asks, and prefill instances hold KV caches that nobody takes. Ours:
+the workload imitates BurstGPT (the paper's hour is not named); a request's TBT is its mean; who has no first
+token at the end counts with the time it has waited; links are looked at 20 times a second and averaged over
+each second.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from agents.statistics import Interval, mean_interval
 from baselines import make_policy
 from experiments.blitzscale.serving import SYSTEMS, Watched, episode, measured, serve, with_stop
 from experiments.blitzscale.setting import HOUR_S, SCENARIOS, SETTINGS, Setting, scaled_workload
-from experiments.harness.claims import Claim, about, at_most
+from experiments.harness.claims import Claim, about, at_most, best_of, every
 from experiments.harness.figure import claimed, dress, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
@@ -241,57 +243,94 @@ def by_stop(table: DataFrame, scale: float = 1.0, shape: str = "{:.0f}") -> str:
 
 @claimed
 def claims(frame: DataFrame, parameters: StopTimes) -> Iterator[Claim]:
-    """Section 3."""
+    """Section 3, and what the introduction makes of it."""
     if LARGE in parameters.llms:
-        kept = attained(frame, LARGE, "ttft_attainment")
-        means = attained(frame, LARGE, "ttft_mean_s")
-        setting, card = SERVED[LARGE], llm_card(LARGE)
-        per_gpu_gbit = card.weight_bytes / setting.tp / BYTES_PER_GBIT
-        why = (
-            "looked at request by request, all that miss 1,250 ms waited while an instance "
-            "loaded, and few come then, as one or two instances serve most of our requests, those "
-            "between bursts; which hour the paper took, and how its bursts rise, is not known"
-        )
-        yield about(
-            "70B: most requests meet 1,250 ms only with stops up to some 500 ms",
-            0.5,
-            interval(crossings(kept, parameters.most)),
-            nothing=None,
-            unit=f"s, longest stop at which {100 * parameters.most:g} % do",
-            note=f"% of requests: {by_stop(kept, 100)}",
-            reason=why,
-        )
-        if 0.5 in kept.columns:
-            yield about(
-                "70B: the average TTFT with queueing is 771 ms",
-                0.771,
-                mean_interval(means[0.5]),
-                nothing=None,
-                unit="s with a stop of 0.5 s",
-                note=f"s: {by_stop(means, 1, '{:.2f}')}",
-                reason=why,
-            )
-        needed = crossings(means, 1.1, -1)
-        yield about(
-            "70B: a TTFT below 1,100 ms needs 256 Gbps per GPU",
-            256,
-            interval([per_gpu_gbit / stop_s for stop_s in needed]),
-            nothing=None,
-            unit=f"Gbps: mean TTFT, stop of {interval(needed).mean:.2g} s",
-            reason=why,
-        )
+        yield from _large(frame, parameters)
+    busiest = []
     for llm in parameters.llms:
         links = where(frame, llm=llm, kind="network").dropna(subset=["use"])
         use = links.assign(use=links["use"].astype(float)).groupby("seed")["use"]
-        yield at_most(
-            f"{'70B' if llm == LARGE else '7B'}: serving uses less than 15 % of the network",
-            15,
-            mean_interval(100 * use.max()),
-            nothing=None,
-            unit="% in the busiest second",
-            paper="less than 15 %",
-            note=f"mean of seconds in which anything is sent: {100 * use.mean().mean():.2g} %",
-            reason="Llama-2-7B has 0.52 MB of KV cache per token (no grouped heads): the "
-            "prompts that come in the busiest second, times that, already are more than 15 % "
-            "of a second of all links",
+        busiest.append(
+            at_most(
+                "70B" if llm == LARGE else "7B",
+                15,
+                mean_interval(100 * use.max()),
+                nothing=None,
+                unit="%",
+                reason="a token of Llama-2-7B has 0.52 MB of KV cache (no grouped heads), so the prompts of "
+                "the busiest second alone take more than 15 % of all links; with 70B the claim holds",
+                note=f"mean of the seconds in which anything is sent: {100 * use.mean().mean():.2g} %",
+            )
         )
+    yield every(
+        "Serving uses less than 15 % of the network",
+        busiest,
+        paper="less than 15 % (up to 14.4 %)",
+        how="KV caches from prefill to decode instances, in the busiest second of DistServe on all GPUs",
+        setting="BurstGPT-like, 7B and 70B, cluster A",
+    )
+
+
+def _large(frame: DataFrame, parameters: StopTimes) -> Iterator[Claim]:
+    """What is said of the 70B model."""
+    kept = attained(frame, LARGE, "ttft_attainment")
+    means = attained(frame, LARGE, "ttft_mean_s")
+    setting, card = SERVED[LARGE], llm_card(LARGE)
+    per_gpu_gbit = card.weight_bytes / setting.tp / BYTES_PER_GBIT
+    longest_s, most = max(parameters.stops_s), 100 * parameters.most
+    how = "each load takes a chosen time; the curve over these times is read off where it crosses"
+    why = (
+        "all that miss the target wait for a load, and few of our requests do, as one or two instances serve "
+        "most of them between bursts; which hour the paper took is not known"
+    )
+    missed = 1 - kept
+    gone = 1 - missed.div(missed[longest_s], axis=0) if longest_s in missed else missed
+    yield about(
+        f"A stop time of 500 ms is needed to eliminate {most:g} % of the SLO violations",
+        0.5,
+        interval(crossings(gone, parameters.most)),
+        nothing=None,
+        unit="s",
+        how=how,
+        setting=f"Llama-2-70B, BurstGPT-like; TTFT violations, of those with stops of {longest_s:g} s "
+        "(a load from SSD)",
+        reason=why,
+    )
+    yield about(
+        "Achieving the SLO of 1,250 ms for most requests requires a stop time of some 500 ms",
+        0.5,
+        interval(crossings(kept, parameters.most)),
+        nothing=None,
+        unit="s",
+        how=how,
+        setting=f"Llama-2-70B; most is {most:g} % (ours)",
+        note=f"% on time: {by_stop(kept, 100)}",
+        reason=why,
+    )
+    stops = [stop for stop in (0.5, 0.0) if stop in means]
+    if stops:
+        yield best_of(
+            "The average TTFT with queueing is 771 ms",
+            [
+                about(
+                    f"stop of {stop:g} s", 0.771, mean_interval(means[stop]), nothing=None, unit="s"
+                )
+                for stop in stops
+            ],
+            paper="0.771 s",
+            how="mean TTFT over all requests",
+            setting="Llama-2-70B; with which stop is not said",
+            note=f"s: {by_stop(means, 1, '{:.2f}')}",
+            reason="our load is light between bursts: TTFT without stops is near that of an idle instance",
+        )
+    needed = crossings(means, 1.1, -1)
+    yield about(
+        "A TTFT below 1,100 ms needs a scaling speed of 256 Gbps",
+        256,
+        interval([per_gpu_gbit / stop_s for stop_s in needed]),
+        nothing=None,
+        unit="Gbps per GPU",
+        how=f"{how} 1,100 ms, as weights over time",
+        setting=f"Llama-2-70B; mean TTFT, reached with stops of {interval(needed).mean:.2g} s",
+        reason=why,
+    )

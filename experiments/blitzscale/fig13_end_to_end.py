@@ -1,13 +1,15 @@
 """BlitzScale, ServerlessLLM and AllCache on three workloads.
 
-The paper's three columns (trace, model, cluster), prefill and decode split, all with the same trigger, and
-the peak scaled to what the cluster can serve. One LLM on a cluster, as in the paper. The Azure traces are
-whole, from their start; seeds draw lengths and places within each second. The BurstGPT-like workload
-imitates the trace, an hour anew with each seed. ServerlessLLM keeps host copies for the paper's 5 minutes
-(section 6.2) and for the released code's 30 s. Bars are means over requests, whiskers the lowest and
-highest run. Ours: a request's TBT is its mean time between tokens, KV transfer included; who has no
-first token at the end counts with the time it has waited; processes are there before they are needed (no
-start-up). `trigger=code` is the rule of the released code.
+The paper's three columns (trace, model, cluster), prefill and decode split, with the same trigger in every
+system and the peak scaled to what the cluster can serve. Bars are means over requests, whiskers the lowest
+and highest run. The Azure traces are whole; the BurstGPT-like workload imitates its trace, an hour anew with
+each seed.
+
+One LLM is on a cluster, as in the paper. Seeds of the Azure traces draw lengths and places within each
+second. ServerlessLLM keeps host copies for the paper's 5 minutes (section 6.2) and for the released code's 30
+s. Ours: a request's TBT is its mean time between tokens, KV transfer included; who has no first token at the
+end counts with the time it has waited; processes are there before they are needed (no start-up).
+`trigger=code` is the rule of the released code.
 """
 
 from __future__ import annotations
@@ -20,14 +22,22 @@ from experiments.blitzscale.end_to_end import (
     EndToEnd,
     cases,
     looked_at,
-    means,
     panels,
     ratio,
     run,
     shorter,
 )
 from experiments.blitzscale.serving import SystemName
-from experiments.harness.claims import Claim, about, less
+from experiments.harness.claims import (
+    TOLERANCE,
+    Claim,
+    at_most,
+    best_of,
+    every,
+    gain,
+    led_by,
+    less,
+)
 from experiments.harness.figure import claimed, where
 
 if TYPE_CHECKING:
@@ -50,7 +60,8 @@ SHORTER = {
 }
 """Per cent, section 6.1."""
 FASTER = "azure-code"
-"""Where the paper's system is not only close to AllCache, but faster; one claim each, not two."""
+"""Where the paper's system is not only close to AllCache, but faster."""
+BURSTY = "burstgpt"
 
 
 def excerpt(frame: DataFrame, parameters: EndToEnd) -> DataFrame:
@@ -65,74 +76,122 @@ def plot(frame: DataFrame, parameters: EndToEnd) -> Any:
 
 @claimed
 def claims(frame: DataFrame, parameters: EndToEnd) -> Iterator[Claim]:
-    """Section 6.1."""
-    for column in parameters.columns:
-        name = COLUMNS[column].split(",")[0]
-        for what, number in SHORTER[column].items():
-            value = f"{what}_mean_s"
-            seen = means(frame, column, parameters.systems, value)
-            with_30_s = shorter(frame, column, "blitzscale", "serverlessllm-30s", value).mean
-            yield about(
-                f"{name}: {what.upper()} {number:g} % shorter than ServerlessLLM's",
-                number,
+    """Section 6.1, and what abstract and introduction make of it."""
+    # From the paper's smallest saving to its largest, so that the worst is the one that is shown.
+    columns = {column: COLUMNS[column].split(",")[0] for column in reversed(parameters.columns)}
+    tails = [f"ttft_p{q}_s" for q in (95, 99)]
+    yield best_of(
+        "Tail latencies are up to 86 % lower than ServerlessLLM's",
+        [
+            gain(
+                f"{columns[column]}, {_words(value)}",
+                86,
                 shorter(frame, column, "blitzscale", "serverlessllm", value),
                 nothing=0,
                 unit="%",
-                note=f"ms: {seen}; {with_30_s:.0f} % shorter than with a keep-alive of 30 s",
-                reason=looked_at(parameters, REASONS.get((column, what), "")),
             )
-        if column == FASTER:
-            continue
-        for what in ("ttft", "tbt"):
-            yield about(
-                f"{name}: {what.upper()} close to AllCache's",
-                1.0,
+            for column in parameters.columns
+            for value in tails
+        ],
+        paper="up to 86 %",
+        how="weights come from other GPUs and one host copy, where ServerlessLLM loads from SSD",
+        setting="the largest of three workloads; p95 or p99 is not said",
+        reason=looked_at(parameters, _HITS),
+    )
+    for what, summary in (("ttft", "30 to 80 %"), ("tbt", "up to 50 %")):
+        value = f"{what}_mean_s"
+        yield every(
+            f"BlitzScale has {summary} shorter {what.upper()} than ServerlessLLM",
+            [
+                gain(
+                    name,
+                    SHORTER[column][what],
+                    shorter(frame, column, "blitzscale", "serverlessllm", value),
+                    nothing=0,
+                    unit="%",
+                )
+                for column, name in columns.items()
+            ],
+            paper=f"{summary}: {', '.join(f'{saved[what]:g}' for saved in SHORTER.values())} %",
+            how="loads over the network and live scaling, against loads from SSD and host memory",
+            setting="means over requests; copies stay 5 minutes; section 6.1's numbers",
+            note="with copies for 30 s: "
+            + ", ".join(
+                f"{name} {shorter(frame, column, 'blitzscale', 'serverlessllm-30s', value).mean:.0f} %"
+                for column, name in columns.items()
+            ),
+            reason=looked_at(parameters, REASONS[what]),
+        )
+    if BURSTY in columns:
+        yield led_by(
+            "Tail latency is a magnitude smaller than with ServerlessLLM's loads from SSD",
+            [
+                gain(
+                    f"{_words(value)}, copies for {stay}",
+                    10,
+                    ratio(frame, BURSTY, system, "blitzscale", value),
+                    nothing=1,
+                    unit="times smaller",
+                )
+                for system, stay in (("serverlessllm", "5 min"), ("serverlessllm-30s", "30 s"))
+                for value in tails
+            ],
+            paper="a magnitude (10 times)",
+            how="the 70B model loads from SSD in 28 s, from another instance in a second or two",
+            setting="BurstGPT-like, Llama-2-70B, where SSD is slowest",
+            note="30 s is the released code's keep-alive",
+            reason=looked_at(parameters, _HITS),
+        )
+    yield every(
+        "BlitzScale has close to AllCache performance in all workloads, or better",
+        [
+            at_most(
+                f"{name}, {what.upper()}",
+                1 + TOLERANCE,
                 ratio(frame, column, "blitzscale", "allcache", f"{what}_mean_s"),
                 nothing=None,
                 unit="times AllCache's",
-                paper="close",
-                reason=looked_at(parameters, REASONS.get((column, f"{what}/allcache"), "")),
             )
-    if FASTER in parameters.columns:
-        for what in ("ttft", "tbt"):
-            yield less(
-                f"AzureCode: {what.upper()} shorter than AllCache's",
-                1.0,
-                ratio(frame, FASTER, "blitzscale", "allcache", f"{what}_mean_s"),
-                unit="times AllCache's",
-                paper="faster",
-                reason=looked_at(parameters, REASONS.get((FASTER, f"{what}/allcache"), "")),
-            )
+            for column, name in columns.items()
+            for what in ("ttft", "tbt")
+        ],
+        paper="close (within 25 %: ours), or better",
+        how="loads over NVLink, the network and from one host copy (nearly all of AzureConv's), with "
+        "live scaling, against a copy on every host",
+        setting="means over requests",
+    )
+    if FASTER in columns:
+        yield every(
+            "On AzureCode BlitzScale is even faster than AllCache",
+            [
+                less(
+                    what.upper(),
+                    1.0,
+                    ratio(frame, FASTER, "blitzscale", "allcache", f"{what}_mean_s"),
+                    unit="times AllCache's",
+                )
+                for what in ("tbt", "ttft")
+            ],
+            paper="faster",
+            how="loads over NVLink take a fraction of those from memory; the paper credits mutated "
+            "instances, which add little here (Figure 17)",
+            setting="means over requests",
+        )
 
 
-_MEMORY = (
-    "ServerlessLLM is AllCache here: in a whole trace looked at none of its loads came from SSD, "
-    "as each of the two machines always runs an instance of the cluster's one LLM and so has the "
-    "weights in memory"
-)
+def _words(value: str) -> str:
+    """As "p95 of TTFT" for ttft_p95_s."""
+    what, quantile, _ = value.split("_")
+    return f"{quantile} of {what.upper()}"
+
+
 _HITS = (
-    "of the loads looked at (a whole trace) most find the weights in memory: the cluster serves "
-    "one LLM, on four machines of which each keeps them for 5 minutes; with 30 s (the note) more "
-    "come from SSD"
-)
-_BURSTS = (
-    "in the hour looked at nearly all TTFTs of over a second are waits during a load, in every "
-    "system; the loads that make them take a fraction of a second over NVLink, two to three over "
-    "the network or from memory, by where the burst before left instances, and only those from "
-    "SSD take 28"
-)
-_GAP = (
-    "looked at gap by gap the systems differ in a request's longest gap alone, which holds the KV "
-    "transfer and the wait for a decode instance; waits of over a second are those of a few "
-    "bursts of the trace, in one of which AllCache's are as long as ServerlessLLM's"
+    "most of ServerlessLLM's loads find the weights in memory, as one LLM is on few machines that keep it "
+    "for 5 minutes"
 )
 REASONS = {
-    ("azure-code", "ttft"): _HITS,
-    ("azure-code", "tbt"): _GAP,
-    ("azure-conv", "ttft"): _MEMORY,
-    ("azure-conv", "tbt"): _MEMORY,
-    ("burstgpt", "ttft"): f"{_HITS}. {_BURSTS[0].upper()}{_BURSTS[1:]}",
-    ("burstgpt", "tbt"): _HITS,
-    ("burstgpt", "ttft/allcache"): _BURSTS,
+    "ttft": f"{_HITS}; on AzureConv's two machines all do, so that it is AllCache there",
+    "tbt": "only a request's longest gap differs, the one with the KV transfer and the wait for a decode "
+    "instance; long waits come in a few bursts",
 }
 """Why a claim does not reproduce, where it does not."""
