@@ -1,9 +1,9 @@
 """Reactive thresholds: too late with the right one, too much with a lower one.
 
-A reactive rule orders an instance when the load exceeds its threshold; the ideal knows the load five minutes
-ahead. One LLM whose instances serve 4,000 tokens per second and take five minutes to come, under a load that
-rises, then stays, with one small burst. It is an illustration: the load curve is drawn by us to cross the
-thresholds when the caption says, and the rules run on it.
+A reactive rule orders an instance when the load exceeds its threshold; the ideal knows the load five
+minutes ahead. One LLM whose instances serve 4,000 tokens per second and take five minutes to come, under a
+load that rises, then stays, with one small burst. It is an illustration: the load curve is drawn by us to
+cross the thresholds when the caption says, and the rules run on it.
 
 The rule orders when the load exceeds its threshold times the instances that are there or on their way, and
 gives none back within the time shown. Grey is what a reactive rule lacks or has too much. The curve crosses

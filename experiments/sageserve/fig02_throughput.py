@@ -2,12 +2,13 @@
 
 Throughput of one VM with 8 A100 or 8 H100, for requests drawn from the week. It is the tokens of a request
 over the seconds of the instance that it takes: its prefill alone, its decode in the largest batch that KV
-memory and the ITL target allow. Boxes are quartiles, whiskers the 5th and 95th percentile, dots theta of the
-integer programme (the ratio of the sums).
+memory and the ITL target allow. Boxes are quartiles, whiskers the 5th and 95th percentile, dots theta of
+the integer programme (the ratio of the sums).
 
-The paper measures or simulates real deployments and prints no numbers with the figure; its two sentences are
-the claims. Iteration times are measured end to end for Bloom-176B and Llama-2-70B. Those of the two small
-LLMs, which were not measured on 8 GPUs, are the roofline's: an upper bound, without the engine's own overhead.
+The paper measures or simulates real deployments and prints no numbers with the figure; its two sentences
+are the claims. Iteration times are measured end to end for Bloom-176B and Llama-2-70B. Those of the two
+small LLMs, which were not measured on 8 GPUs, are the roofline's: an upper bound, without the engine's own
+overhead.
 """
 
 from __future__ import annotations
