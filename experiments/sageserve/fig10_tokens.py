@@ -1,10 +1,11 @@
 """Prompt, output and total tokens per request.
 
-Cumulative distributions of the generated week by LLM. Known of the source are means (prompts of
-interactive requests by model, outputs, non-interactive requests) and two quantiles; that lengths
-are log-normal, independent, and outputs alike for all LLMs is ours. The source's model B is served by
-Bloom-176B, whose prompts end at B's 99th percentile, since an instance of it on 8 A100 holds
-63,000 tokens of KV cache.
+Cumulative distributions of the generated week by LLM, on a log scale. What is known of the source are means
+and three quantiles, from its released notebooks; log-normal shapes, independent and with outputs alike for
+all LLMs, are ours.
+
+The source's model B is served by Bloom-176B. Its prompts end at B's 99th percentile, since an instance of
+it on 8 A100 holds 63,000 tokens of KV cache.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from agents.statistics import mean_interval
-from experiments.harness.claims import Claim, about, at_least
+from experiments.harness.claims import Claim, about, asked, every, more
 from experiments.harness.figure import SEEDS, Grid, claimed, dress, where
 from experiments.harness.parameters import Parameters, ours
 from experiments.output import new_figure
@@ -116,59 +117,64 @@ def plot(frame: DataFrame, parameters: Tokens) -> Any:
 
 @claimed
 def claims(frame: DataFrame, parameters: Tokens) -> Iterator[Claim]:
-    """The paper's two sentences on the figure, and the means and quantiles of its notebooks."""
+    """The paper's two sentences on the figure; questions are of its released notebooks."""
 
     def of(llm: str, kind: str, quantity: str, column: str) -> Any:
         return where(frame, llm=llm, kind=kind, quantity=quantity)[column].astype(float)
 
     long, most = (of("all", "all", quantity, "above_1000") for quantity in ("prompt", "output"))
     for what, share in (("more than 1,000 prompt", long), ("fewer than 1,000 output", 1 - most)):
-        yield at_least(
+        yield more(
             f"The majority of requests has {what} tokens",
             50,
             mean_interval(100 * share),
-            nothing=None,
             unit="%",
             paper="the majority",
+            how="log-normal lengths with the means of the released notebooks",
         )
 
-    def tokens(sentence: str, number: float, ours_: Any, **words: Any) -> Claim:
-        said = {"paper": f"{number:,} tokens (released notebooks)", **words}
-        return about(sentence, number, mean_interval(ours_), nothing=None, unit="tokens", **said)
+    def tokens(part: str, number: float, *which: str) -> Claim:
+        return about(part, number, mean_interval(of(*which)), nothing=None, unit="tokens")
 
-    yield tokens("Mean output", 222.2, of("all", "all", "output", "mean"))
-    for kind, short, number in (
-        ("a non-interactive", "niw", 4450),
-        ("an interactive", "interactive", 6600),
-    ):
-        values = of("all", short, "total", "mean")
-        yield tokens(f"Mean tokens of {kind} request", number, values)
-    for llm, letter, number in (
-        ("llama-2-70b", "A", 8400),
-        ("bloom-176b", "B", 7800),
-        ("llama-3.1-8b", "C", 6300),
-        ("llama-3.2-3b", "D", 4600),
-    ):
-        what = f"Mean prompt of interactive requests for {SHOWN[llm]} (model {letter})"
-        yield tokens(what, number, of(llm, "interactive", "prompt", "mean"))
-    yield tokens(
-        "99th percentile of the prompts of model B",
-        49_424,
-        of("bloom-176b", "all", "prompt", "q0.99"),
-        note="clipped there",
+    means = (("llama-2-70b", 8400), ("bloom-176b", 7800))
+    means += (("llama-3.1-8b", 6300), ("llama-3.2-3b", 4600))
+    words: Any = {"paper": "released notebooks"}
+    yield asked(
+        every(
+            "Does the draw have the mean lengths of the released notebooks?",
+            [
+                tokens("outputs", 222.2, "all", "all", "output", "mean"),
+                tokens("non-interactive requests", 4450, "all", "niw", "total", "mean"),
+                tokens("interactive requests", 6600, "all", "interactive", "total", "mean"),
+                *(
+                    tokens(
+                        f"interactive prompts, {SHOWN[llm]}",
+                        n,
+                        llm,
+                        "interactive",
+                        "prompt",
+                        "mean",
+                    )
+                    for llm, n in means
+                ),
+            ],
+            **words,
+        )
     )
-    yield tokens(
-        "99th percentile of the outputs of model B",
-        2000,
-        of("bloom-176b", "all", "output", "q0.99"),
-        reason="outputs have one shape for all LLMs, which the mean of 222 fixes; a wider one for B "
-        "would need its own mean, which is not known",
-    )
-    yield tokens(
-        "99th percentile of the non-interactive prompts of model A, on one day",
-        1840,
-        of("llama-2-70b", "niw", "prompt", "q0.99"),
-        paper="1,840 tokens (released notebooks; which day is not said)",
-        reason="the mix gives every LLM the same shape of non-interactive prompts, scaled to the mean of "
-        "all (4,450 tokens); with so short ones for A, those of the other LLMs would be longer",
+    yield asked(
+        every(
+            "Does the draw have the 99th percentiles of the released notebooks?",
+            [
+                tokens("prompts of model B", 49_424, "bloom-176b", "all", "prompt", "q0.99"),
+                tokens("outputs of model B", 2000, "bloom-176b", "all", "output", "q0.99"),
+                tokens(
+                    "non-interactive prompts of model A, one day",
+                    1840,
+                    *("llama-2-70b", "niw", "prompt", "q0.99"),
+                ),
+            ],
+            reason="The mix gives every LLM the same shape of non-interactive prompts, scaled to the mean of "
+            "all; the notebooks do not say which day theirs is.",
+            **words,
+        )
     )
