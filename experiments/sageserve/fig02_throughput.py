@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from agents.statistics import mean_interval
 from baselines.sageserve.throughput import throughput
 from experiments.harness.claims import Claim, every, more
 from experiments.harness.figure import SEEDS, Grid, claimed, dress, places, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
-from experiments.sageserve.setting import SHOWN
+from experiments.sageserve.setting import SHOWN, parts
 from llmscale_env.workload.arrivals import Arrivals
 from llmscale_env.workload.generate import draw_lengths
 from llmscale_env.workload.week import WEEK_LLMS, sageserve_week
@@ -110,22 +109,24 @@ def claims(frame: DataFrame, parameters: ByGpu) -> Iterator[Claim]:
     """Throughput drops with model size and improves on newer GPUs."""
     theta = frame.set_index(["llm", "gpu", "seed"])["tokens_per_s"]
 
-    def times(part: str, one: tuple[str, str], other: tuple[str, str]) -> Claim:
-        return more(part, 1, mean_interval(theta.loc[one] / theta.loc[other]), unit="times")
+    def over(one: tuple[str, str], other: tuple[str, str]) -> Any:
+        return theta.loc[one] / theta.loc[other]
 
     large, small = "bloom-176b", "llama-2-70b"
     old, new = parameters.gpus[0], parameters.gpus[-1]
     how = "iteration times measured on both GPUs, with the batch that fits their memory"
+    size = {gpu: over((small, gpu), (large, gpu)) for gpu in parameters.gpus}
     yield every(
         "Throughput drops with model size",
-        [times(gpu, (small, gpu), (large, gpu)) for gpu in parameters.gpus],
+        parts(more, 1, size, unit="times"),
         paper="drops",
         setting=f"{SHOWN[small]} over {SHOWN[large]}",
         how=how,
     )
+    age = {SHOWN[llm]: over((llm, new), (llm, old)) for llm in (large, small)}
     yield every(
         "Throughput improves on newer GPUs",
-        [times(SHOWN[llm], (llm, new), (llm, old)) for llm in (large, small)],
+        parts(more, 1, age, unit="times"),
         paper="improves",
         setting=f"{new} over {old}",
         how=how,

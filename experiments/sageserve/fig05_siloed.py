@@ -13,10 +13,10 @@ Both start with 8 instances per LLM and region (ours).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from agents.statistics import Interval, mean_interval
+from agents.statistics import mean_interval
 from experiments.harness.claims import (
     Claim,
     about,
@@ -33,6 +33,7 @@ from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from experiments.sageserve.days import (
     EVERYWHERE,
+    LATENCIES,
     STYLES,
     TIME,
     by_seed,
@@ -43,7 +44,7 @@ from experiments.sageserve.days import (
     run_days,
     utilisation,
 )
-from experiments.sageserve.setting import SHOWN
+from experiments.sageserve.setting import SHOWN, parts
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -137,7 +138,7 @@ def claims(frame: DataFrame, parameters: Siloed) -> Iterator[Claim]:
     yield from _requests(frame)
 
 
-LARGE, SMALL = ("bloom-176b", "llama-2-70b"), ("llama-3.1-8b", "llama-3.2-3b")
+LARGE, FEW = ("bloom-176b", "llama-2-70b"), ("llama-3.1-8b", "llama-3.2-3b")
 
 
 def _hours(frame: DataFrame) -> Iterator[Claim]:
@@ -145,100 +146,87 @@ def _hours(frame: DataFrame) -> Iterator[Claim]:
         {llm: by_seed(frame, policy, llm=llm, region=COUNTED) for llm in SHOWN}
         for policy in STRATEGIES
     )
-
-    def fewer(llms: Iterable[str]) -> Interval:
-        return mean_interval(sum(siloed[llm] - unified[llm] for llm in llms))
-
-    words: Any = {"unit": "instance-hours", "setting": "US-Central, one day"}
-    minimum = "each silo keeps at least two instances, the unified pool two in all: 48 hours a day per LLM"
+    fewer = {SHOWN[llm]: siloed[llm] - unified[llm] for llm in SHOWN}
+    large, small = ({SHOWN[llm]: fewer[SHOWN[llm]] for llm in llms} for llms in (LARGE, FEW))
+    unit = "instance-hours"
+    minimum = (
+        "the saving is the minimum: two instances for each silo, two in all if unified, "
+        "48 hours a day per LLM"
+    )
+    both = {"four LLMs": sum(fewer.values()), "Bloom and Llama-2": sum(large.values())}
     yield every(
         "Unified uses 52 instance-hours fewer than siloed",
-        [
-            gain(part, 52, fewer(llms), nothing=0, unit=words["unit"])
-            for part, llms in (("four LLMs", SHOWN), ("Bloom and Llama-2", LARGE))
-        ],
+        parts(gain, 52, both, nothing=0, unit=unit),
         how=minimum,
-        setting=words["setting"],
+        setting="US-Central, one day",
     )
     yield every(
         "Unified uses fewer instance-hours for Bloom and Llama-2",
-        [more(SHOWN[llm], 0, fewer([llm]), **words) for llm in LARGE],
+        parts(more, 0, large, unit=unit),
+        paper="fewer",
         how=minimum,
     )
     yield every(
         "Llama-3.1 and Llama-3.2 stay at the minimum: 2 + 2 instances siloed, 2 unified",
-        [about(SHOWN[llm], 48, fewer([llm]), nothing=0, **words) for llm in SMALL],
+        parts(about, 48, small, nothing=0, unit=unit),
         paper="2 + 2 against 2, called the same",
         how="few requests arrive, so no pool ever leaves its minimum",
     )
 
 
 def _memory(frame: DataFrame) -> Iterator[Claim]:
-    used = {
-        (policy, llm): utilisation(frame, policy, llm, SEEN).mean()
+    siloed, unified = (
+        {llm: utilisation(frame, policy, llm, SEEN).mean() for llm in SHOWN}
         for policy in STRATEGIES
-        for llm in SHOWN
-    }
+    )
+    words: Any = {"unit": "% more"}
     yield every(
         "Memory utilisation is higher with the unified pool",
-        [
-            more(name, 0, more_percent(used["reactive", llm], used["siloed", llm]), unit="% more")
-            for llm, name in SHOWN.items()
-        ],
+        parts(more, 0, {n: more_percent(unified[i], siloed[i]) for i, n in SHOWN.items()}, **words),
         paper="higher",
         setting="US-West, mean over the day",
         how="interactive and other requests share fewer instances",
     )
+    bloom, llama = LARGE
+    ratio = {
+        "siloed": more_percent(siloed[llama], siloed[bloom]),
+        "unified": more_percent(unified[llama], unified[bloom]),
+    }
     yield every(
         "Llama-2 uses less of its memory than Bloom",
-        [
-            less(
-                name, 0, more_percent(used[policy, LARGE[1]], used[policy, LARGE[0]]), unit="% more"
-            )
-            for policy, name in STRATEGIES.items()
-        ],
+        parts(less, 0, ratio, **words),
         paper="generally less",
-        setting="US-West, mean over the day",
         how="Llama-2 has 8 KV heads, Bloom 112: its requests take far less of the memory",
     )
 
 
 def _latencies(frame: DataFrame) -> Iterator[Claim]:
     ttft = {
-        (policy, llm): percentile(frame, policy, "ttft_s_p95", llm)
-        for policy in STRATEGIES
-        for llm in SHOWN
+        name: [percentile(frame, policy, "ttft_s_p95", llm) for policy in STRATEGIES]
+        for llm, name in SHOWN.items()
     }
+    change = {name: more_percent(unified, siloed) for name, (siloed, unified) in ttft.items()}
     yield every(
         "Unified does not sacrifice the TTFT of interactive requests: it changes by 0 to 12 %",
-        [
-            at_most(
-                name,
-                12,
-                more_percent(ttft["reactive", llm], ttft["siloed", llm]),
-                nothing=None,
-                unit="% more",
-            )
-            for llm, name in SHOWN.items()
-        ],
+        parts(at_most, 12, change, nothing=None, unit="% more"),
         paper="at most 12 %; Table 1 has 11 % less for Bloom",
         setting="95th percentile",
         how="the unified pool has 20 VMs for load peaks, the interactive silo 16",
     )
+    cells = {
+        f"{SHOWN[llm]}, {STRATEGIES[policy]}, {name}": (policy, column, llm, number)
+        for (policy, llm), numbers in TABLE.items()
+        for (column, name), number in zip(LATENCIES.items(), numbers, strict=True)
+    }
     yield every(
         "95 % TTFT and E2E latency are as in Table 1",
-        [
-            about(
-                f"{name}, {strategy}, {column.partition('_')[0].upper()}",
-                number,
-                mean_interval(percentile(frame, policy, column, llm)),
-                nothing=None,
-                unit="s",
-            )
-            for llm, name in SHOWN.items()
-            for policy, strategy in STRATEGIES.items()
-            for column, number in zip(("ttft_s_p95", "e2e_s_p95"), TABLE[policy, llm], strict=True)
-        ],
+        parts(
+            about,
+            {cell: number for cell, (*_, number) in cells.items()},
+            {cell: percentile(frame, *which) for cell, (*which, _) in cells.items()},
+            nothing=None,
+            unit="s",
+        ),
         reason="Instances of the large LLMs fill up to 70 % before others come, one to five minutes later, "
         "and requests wait. The released simulator counts Llama-2's KV eightfold, so it scales sooner.",
     )
@@ -247,34 +235,29 @@ def _latencies(frame: DataFrame) -> Iterator[Claim]:
 def _requests(frame: DataFrame) -> Iterator[Claim]:
     everywhere = chosen(frame, "latency", region=EVERYWHERE)
 
-    def counts(**values: str) -> DataFrame:
-        mine = where(everywhere, **values)
-        return mine.groupby("seed")[["requests", "unfinished"]].sum()
+    def count(column: str, **values: str) -> Any:
+        return where(everywhere, **values).groupby("seed")[column].sum()
 
+    answered = {
+        name: 100 * (1 - count("unfinished", policy=policy) / count("requests", policy=policy))
+        for policy, name in STRATEGIES.items()
+    }
     yield every(
         "Both approaches process all requests of the day",
-        [
-            at_least(
-                name,
-                99.9,
-                mean_interval(100 * (1 - of["unfinished"] / of["requests"])),
-                nothing=None,
-                unit="%",
-            )
-            for of, name in ((counts(policy=policy), name) for policy, name in STRATEGIES.items())
-        ],
+        parts(at_least, 99.9, answered, nothing=None, unit="%"),
         paper="all",
         how="requests answered by midnight; those of the last minutes are still being served",
     )
     interactive, background = (
-        mean_interval(counts(policy="siloed", slo_class=slo_class)["requests"] / 1e6)
+        mean_interval(count("requests", policy="siloed", slo_class=slo_class) / 1e6)
         for slo_class in ("interactive", "non-interactive")
     )
+    words: Any = {"nothing": None, "unit": "million"}
     yield every(
         "The day has 1.4 million interactive and 0.2 to 0.4 million other requests",
         [
-            about("interactive", 1.4, interactive, nothing=None, unit="million"),
-            between("non-interactive", 0.2, 0.4, background, nothing=None, unit="million"),
+            about("interactive", 1.4, interactive, **words),
+            between("non-interactive", 0.2, 0.4, background, **words),
         ],
         reason="Our week is raised 1.37 times to the introduction's 10 million requests; Tuesday as released "
         "has 1.3 million interactive ones.",

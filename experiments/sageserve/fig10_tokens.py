@@ -20,7 +20,7 @@ from experiments.harness.claims import Claim, about, asked, every, more
 from experiments.harness.figure import SEEDS, Grid, claimed, dress, where
 from experiments.harness.parameters import Parameters, ours
 from experiments.output import new_figure
-from experiments.sageserve.setting import SHOWN
+from experiments.sageserve.setting import SHOWN, parts
 from llmscale_env.workload import generate_requests
 from llmscale_env.workload.requests import WEEK_S
 from llmscale_env.workload.week import (
@@ -133,48 +133,39 @@ def claims(frame: DataFrame, parameters: Tokens) -> Iterator[Claim]:
             how="log-normal lengths with the means of the released notebooks",
         )
 
-    def tokens(part: str, number: float, *which: str) -> Claim:
-        return about(part, number, mean_interval(of(*which)), nothing=None, unit="tokens")
+    means = {
+        "outputs": (222.2, "all", "all", "output", "mean"),
+        "non-interactive requests": (4450, "all", "niw", "total", "mean"),
+        "interactive requests": (6600, "all", "interactive", "total", "mean"),
+        "interactive prompts, model A": (8400, "llama-2-70b", "interactive", "prompt", "mean"),
+        "interactive prompts, model B": (7800, "bloom-176b", "interactive", "prompt", "mean"),
+        "interactive prompts, model C": (6300, "llama-3.1-8b", "interactive", "prompt", "mean"),
+        "interactive prompts, model D": (4600, "llama-3.2-3b", "interactive", "prompt", "mean"),
+    }
+    tails = {
+        "prompts of model B": (49_424, "bloom-176b", "all", "prompt", "q0.99"),
+        "outputs of model B": (2000, "bloom-176b", "all", "output", "q0.99"),
+        "non-interactive prompts of model A, one day": (
+            1840,
+            "llama-2-70b",
+            "niw",
+            "prompt",
+            "q0.99",
+        ),
+    }
+    for what, cells in (("mean lengths", means), ("99th percentiles", tails)):
+        found = parts(
+            about,
+            {name: number for name, (number, *_) in cells.items()},
+            {name: of(*which) for name, (_, *which) in cells.items()},
+            nothing=None,
+            unit="tokens",
+        )
+        sentence = f"Does the draw have the {what} of the released notebooks?"
+        yield asked(every(sentence, found, paper="released notebooks", reason=TAILS_REASON))
 
-    means = (("llama-2-70b", 8400), ("bloom-176b", 7800))
-    means += (("llama-3.1-8b", 6300), ("llama-3.2-3b", 4600))
-    words: Any = {"paper": "released notebooks"}
-    yield asked(
-        every(
-            "Does the draw have the mean lengths of the released notebooks?",
-            [
-                tokens("outputs", 222.2, "all", "all", "output", "mean"),
-                tokens("non-interactive requests", 4450, "all", "niw", "total", "mean"),
-                tokens("interactive requests", 6600, "all", "interactive", "total", "mean"),
-                *(
-                    tokens(
-                        f"interactive prompts, {SHOWN[llm]}",
-                        n,
-                        llm,
-                        "interactive",
-                        "prompt",
-                        "mean",
-                    )
-                    for llm, n in means
-                ),
-            ],
-            **words,
-        )
-    )
-    yield asked(
-        every(
-            "Does the draw have the 99th percentiles of the released notebooks?",
-            [
-                tokens("prompts of model B", 49_424, "bloom-176b", "all", "prompt", "q0.99"),
-                tokens("outputs of model B", 2000, "bloom-176b", "all", "output", "q0.99"),
-                tokens(
-                    "non-interactive prompts of model A, one day",
-                    1840,
-                    *("llama-2-70b", "niw", "prompt", "q0.99"),
-                ),
-            ],
-            reason="The mix gives every LLM the same shape of non-interactive prompts, scaled to the mean of "
-            "all; the notebooks do not say which day theirs is.",
-            **words,
-        )
-    )
+
+TAILS_REASON = (
+    "The mix gives every LLM the same shape of non-interactive prompts, scaled to the mean of all; the "
+    "notebooks do not say which day theirs is."
+)
