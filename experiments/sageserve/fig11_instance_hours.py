@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from agents.statistics import mean_interval
+from agents.statistics import Interval, mean_interval
 from experiments.harness.claims import (
     Claim,
     about,
@@ -63,7 +63,7 @@ from experiments.sageserve.days import (
     utilisation,
 )
 from experiments.sageserve.days import LLAMA_2 as LLM
-from experiments.sageserve.setting import SHOWN
+from experiments.sageserve.setting import SHOWN, parts
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -260,6 +260,11 @@ def _waste_by_llm(frame: DataFrame) -> Any:
     return figure
 
 
+HOW = "LT plans each hour's instances from a forecast, reactive orders at 70 % of the memory"
+STABLE = ("lt-u", "lt-ua")
+"""What repairs LT-I, section 7.3.2."""
+
+
 @claimed
 def claims(frame: DataFrame, parameters: Day) -> Iterator[Claim]:
     """Sentences of sections 7.3.1 to 7.3.3, of the abstract and of the introduction."""
@@ -275,143 +280,110 @@ def claims(frame: DataFrame, parameters: Day) -> Iterator[Claim]:
         yield _with_room(varied(frame, most=parameters.more_room), parameters)
 
 
-def _saved(frame: DataFrame, number: float | None = None) -> list[Claim]:
-    """Instance-hours of Llama-2 that each strategy saves against reactive, beside those of the paper."""
-    return [
-        gain(
-            NAMES[policy],
-            number or said,
-            saved_percent(frame, policy, llm=LLM),
-            nothing=0,
-            unit="% fewer",
-        )
-        for policy, said in SAVED.items()
-    ]
+def _saved(frame: DataFrame, numbers: Any) -> list[Claim]:
+    """Instance-hours of Llama-2 that each strategy saves against reactive."""
+    found = {NAMES[policy]: saved_percent(frame, policy, llm=LLM) for policy in SAVED}
+    return parts(gain, numbers, found, nothing=0, unit="% fewer")
 
 
 def _hours(frame: DataFrame) -> Iterator[Claim]:
-    how = "LT plans each hour's instances from a forecast, reactive orders at 70 % of the memory"
     yield best_of(
         "SageServe saves up to 25 % of GPU-hours",
         _saved(frame, 25.0),
         paper="up to 25 %",
         setting=f"{SHOWN[LLM]}, peak day",
-        how=how,
+        how=HOW,
         reason=SAVED_REASON,
     )
     yield every(
         "LT-I, LT-U and LT-UA use 24.8, 18.2 and 22.8 % fewer instance-hours than reactive",
-        _saved(frame),
-        how=how,
+        _saved(frame, {NAMES[policy]: number for policy, number in SAVED.items()}),
+        how=HOW,
         reason=SAVED_REASON,
     )
+    by_region = {
+        f"{NAMES[policy]}, {place}": saved_percent(frame, policy, llm=LLM, region=region)
+        for policy, (region, place) in product(SAVED, PLACES.items())
+    }
     yield every(
         "LT strategies use fewer instance-hours in all regions",
-        [
-            more(
-                f"{NAMES[policy]}, {place}",
-                0,
-                saved_percent(frame, policy, llm=LLM, region=region),
-                unit="% fewer",
-            )
-            for policy, (region, place) in product(SAVED, PLACES.items())
-        ],
+        parts(more, 0, by_region, unit="% fewer"),
         paper="better throughout all regions",
-        how=how,
+        how=HOW,
         reason="In US-West, whose clients send half of the load, LT keeps the peak's capacity at home; "
         "reactive sends the excess to other regions.",
     )
     yield every(
         "Reactive, LT-I, LT-U and LT-UA use 302, 227, 248 and 233 instance-hours on a peak day",
-        [
-            about(
-                NAMES[policy],
-                number,
-                mean_interval(by_seed(frame, policy, llm=LLM)),
-                nothing=None,
-                unit="h",
-            )
-            for policy, number in HOURS.items()
-        ],
-        how=how,
+        parts(
+            about,
+            {NAMES[policy]: number for policy, number in HOURS.items()},
+            {NAMES[policy]: by_seed(frame, policy, llm=LLM) for policy in HOURS},
+            nothing=None,
+            unit="h",
+        ),
+        how=HOW,
         reason="The day's interactive tokens over theta, what an instance serves with 95 % of first tokens "
         "within 20 s, are some 300 instance-hours already.",
     )
 
 
 def _dollars(frame: DataFrame, parameters: Day) -> Claim:
-    reactive = by_seed(frame, "reactive", llm=LLM)
-    week = 7 * (HOURS["reactive"] - HOURS["lt-i"]) * parameters.price
+    hours = {policy: by_seed(frame, policy, llm=LLM) for policy in POLICIES}
+    week = 7 * parameters.price
+    dollars = {NAMES[p]: week * (hours["reactive"] - hours[p]) / 1e6 for p in SAVED}
     return best_of(
         "The savings of a peak day come to $0.5 million a week",
-        [
-            gain(
-                NAMES[policy],
-                0.5e6,
-                mean_interval(7 * parameters.price * (reactive - by_seed(frame, policy, llm=LLM))),
-                nothing=0,
-                unit="$",
-            )
-            for policy in SAVED
-        ],
+        parts(gain, 0.5, dollars, nothing=0, unit="million $"),
         paper="roughly $0.5M",
         setting=SHOWN[LLM],
         how="instance-hours saved in a day, times 7, times the price",
-        reason=f"The paper's own hours come to at most ${week:,.0f} a week at its price.",
+        reason="The paper's own hours come to at most "
+        f"${week * (HOURS['reactive'] - HOURS['lt-i']):,.0f} a week at its price.",
     )
 
 
 def _latencies(frame: DataFrame) -> Iterator[Claim]:
-    def parts(judge: Callable[[str, Any], Claim], *policies: str) -> list[Claim]:
-        return [
-            judge(
-                f"{NAMES[policy]}, {name}, {place}",
-                more_percent(
-                    *(percentile(frame, p, column, LLM, region) for p in (policy, "reactive"))
-                ),
+    def change(*policies: str) -> dict[str, Interval]:
+        return {
+            f"{NAMES[policy]}, {name}, {place}": more_percent(
+                *(percentile(frame, p, column, LLM, region) for p in (policy, "reactive"))
             )
             for policy, (column, name), (region, place) in product(
                 policies, LATENCIES.items(), PLACES.items()
             )
-        ]
+        }
 
     words: Any = {"nothing": None, "unit": "% more"}
     setting = f"95th percentiles, {SHOWN[LLM]}"
     yield every(
         "Proactive scaling does not harm the TTFT and E2E latency of requests (LT-U, LT-UA)",
-        parts(
-            lambda part, found: at_most(part, NOT_WORSE, found, **words),
-            *("lt-u", "lt-ua"),
-        ),
+        parts(at_most, NOT_WORSE, change(*STABLE), **words),
         paper=f"not harmed (read as at most {NOT_WORSE:g} % more)",
         setting=setting,
-        how="LT holds instances for the forecast peak; reactive, at about the same hours, orders only when 70 % "
-        "of the memory is full",
+        how="LT holds instances for the forecast peak; reactive, at about the same hours, orders only when "
+        "70 % of the memory is full",
     )
     yield every(
         "LT-I slightly harms the TTFT and E2E latency of requests",
-        parts(lambda part, found: between(part, 0, 25, found, **words), "lt-i"),
+        [between(part, 0, 25, found, **words) for part, found in change("lt-i").items()],
         paper="slightly (read as 0 to 25 % more)",
         setting=setting,
         how="LT-I scales to the plan at the start of the hour, in as well as out",
         reason="LT-I has the instances of the hour's peak from the start of the hour and about reactive's "
         "hours, so nothing is harmed.",
     )
+    ttft = {
+        f"{NAMES[policy]}, {name}": percentile(frame, policy, "ttft_s_p95", llm)
+        for policy, (llm, name) in product(STABLE, SHOWN.items())
+    }
     yield every(
         "SageServe satisfies all SLOs (LT-U, LT-UA)",
-        [
-            at_most(
-                f"{NAMES[policy]}, {name}",
-                SLO_TTFT_S,
-                mean_interval(percentile(frame, policy, "ttft_s_p95", llm)),
-                nothing=None,
-                unit="s",
-            )
-            for policy, (llm, name) in product(("lt-u", "lt-ua"), SHOWN.items())
-        ],
+        parts(at_most, SLO_TTFT_S, ttft, nothing=None, unit="s"),
         paper=f"95 % TTFT within {SLO_TTFT_S:g} s, the loosest level of section 3.3",
         how="LT holds instances for the forecast peak",
-        reason=SLO_REASON,
+        reason="At 70 % of the memory an instance of Llama-2 serves some 120 requests at once; those that "
+        "arrive at a full instance wait there.",
     )
 
 
@@ -420,11 +392,8 @@ def _memory(frame: DataFrame) -> Iterator[Claim]:
         policy: sum(utilisation(frame, policy, LLM, region).mean() for region in PLACES) / 3
         for policy in POLICIES
     }
-
-    def above(policy: str) -> Claim:
-        found = more_percent(mean[policy], mean["reactive"])
-        return more(NAMES[policy], 0, found, unit="% more")
-
+    above = {NAMES[policy]: more_percent(mean[policy], mean["reactive"]) for policy in SAVED}
+    below = {f"{NAMES[p]} against LT-I": more_percent(mean[p], mean["lt-i"]) for p in STABLE}
     words: Any = {
         "setting": f"{SHOWN[LLM]}, mean over day and regions",
         "reason": "Reactive fills its instances up to 70 % by its rule; LT plans for the hour's peak and has "
@@ -432,7 +401,7 @@ def _memory(frame: DataFrame) -> Iterator[Claim]:
     }
     yield every(
         "SageServe improves hardware utilisation",
-        [above(policy) for policy in SAVED],
+        parts(more, 0, above, unit="% more"),
         paper="improving",
         how="effective memory utilisation, against reactive",
         **words,
@@ -440,16 +409,8 @@ def _memory(frame: DataFrame) -> Iterator[Claim]:
     yield every(
         "Memory utilisation increases in LT-I, which LT-U and LT-UA resolve",
         [
-            above("lt-i"),
-            *(
-                less(
-                    f"{NAMES[policy]} against LT-I",
-                    0,
-                    more_percent(mean[policy], mean["lt-i"]),
-                    unit="% more",
-                )
-                for policy in ("lt-u", "lt-ua")
-            ),
+            *parts(more, 0, {"LT-I": above["LT-I"]}, unit="% more"),
+            *parts(less, 0, below, unit="% more"),
         ],
         paper="increases; resolved (read as below LT-I)",
         how="LT-I gives instances back at the start of the hour, LT-U and LT-UA below 30 % of the memory",
@@ -458,67 +419,48 @@ def _memory(frame: DataFrame) -> Iterator[Claim]:
 
 
 def _waste(frame: DataFrame) -> Iterator[Claim]:
-    def total(policy: str) -> Any:
-        return sum(by_seed(frame, policy, f"waste_{kind}_h") for kind in ("own", "others"))
-
-    def parts(number: float) -> list[Claim]:
-        return [
-            gain(
-                NAMES[policy],
-                number,
-                less_percent(total(policy), total("reactive")),
-                nothing=0,
-                unit="% less",
-            )
-            for policy in SAVED
-        ]
-
+    total = {
+        policy: sum(by_seed(frame, policy, column) for column in WASTED) for policy in POLICIES
+    }
+    fewer = {NAMES[p]: less_percent(total[p], total["reactive"]) for p in SAVED}
     words: Any = {
         "setting": "hours of VMs that do not serve yet, four LLMs",
         "how": "reactive orders and returns VMs all day, LT changes its target once an hour",
     }
     yield best_of(
         "SageServe reduces the scaling overhead by up to 80 %",
-        parts(80),
+        parts(gain, 80, fewer, nothing=0, unit="% less"),
         paper="up to 80 %",
         **words,
     )
     yield every(
         "SageServe wastes about 70 % fewer GPU cycles during deployment",
-        parts(70),
+        parts(gain, 70, fewer, nothing=0, unit="% less"),
         paper="about 70 %",
         **words,
     )
 
 
 def _as_released(frame: DataFrame) -> Iterator[Claim]:
-    """What the released code's KV counts mean: two questions of ours."""
-    words: Any = {"setting": "Llama-2 scales at an eighth of the thresholds"}
+    """Questions of ours: what it means that the released code counts KV of every attention head."""
+    setting = "Llama-2 scales at an eighth of the thresholds"
+    reactive = by_seed(frame, "reactive", llm=LLM).mean()
     yield asked(
         every(
             "Does LT save instance-hours if KV is counted as in the released code?",
-            _saved(frame),
-            note="reactive then takes "
-            f"{by_seed(frame, 'reactive', llm=LLM).mean():.0f} instance-hours",
-            **words,
+            _saved(frame, {NAMES[policy]: number for policy, number in SAVED.items()}),
+            note=f"reactive then takes {reactive:.0f} instance-hours",
+            setting=setting,
         )
     )
     ttft = {policy: percentile(frame, policy, "ttft_s_p95", LLM) for policy in POLICIES}
+    change = {NAMES[policy]: more_percent(ttft[policy], ttft["reactive"]) for policy in SAVED}
     yield asked(
         every(
-            "Is the 95 % TTFT then maintained?",
-            [
-                at_most(
-                    NAMES[policy],
-                    NOT_WORSE,
-                    more_percent(ttft[policy], ttft["reactive"]),
-                    nothing=None,
-                    unit="% more",
-                )
-                for policy in SAVED
-            ],
+            "Is the 95 % TTFT of Llama-2 then maintained?",
+            parts(at_most, NOT_WORSE, change, nothing=None, unit="% more"),
             reason="Reactive's further instances buy latency; LT plans by theta, whatever the thresholds.",
-            **words,
+            setting=setting,
         )
     )
 
@@ -539,8 +481,4 @@ def _with_room(frame: DataFrame, parameters: Day) -> Claim:
 SAVED_REASON = (
     "At 70 % of its real KV memory, reactive's instances of Llama-2 already serve nearly all they can. LT "
     "spends the same hours to be there before the load."
-)
-SLO_REASON = (
-    "At 70 % of the memory an instance of Llama-2 serves some 120 requests at once; those that arrive at a full "
-    "instance wait there."
 )

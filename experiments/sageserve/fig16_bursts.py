@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from agents.statistics import mean_interval
 from experiments.harness.claims import Claim, at_least, every, less, more
 from experiments.harness.figure import SEEDS, Grid, claimed, dress, where
 from experiments.harness.parameters import Parameters, ours, paper
@@ -37,7 +36,7 @@ from experiments.sageserve.days import (
     stairs,
     utilisation,
 )
-from experiments.sageserve.setting import SHOWN
+from experiments.sageserve.setting import SHOWN, parts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -149,37 +148,31 @@ def plot(frame: DataFrame, parameters: Bursts) -> Any:
 def claims(frame: DataFrame, parameters: Bursts) -> Iterator[Claim]:
     """The caption of Figure 16 and section 7.3.4."""
     of = {policy: _bursts(frame, parameters, policy) for policy in POLICIES}
-    setting = f"{SHOWN[LLAMA_2]}, {REGION}, two bursts of half an hour"
+    mine = of["lt-ua"]
+    others = {f"against {NAMES[p]}": of[p] for p in POLICIES if p != "lt-ua"}
+    peaks = {NAMES[policy]: of[policy]["peak"] for policy in POLICIES}
     yield every(
         "A burst first makes the memory utilisation of all three strategies spike",
-        [
-            at_least(NAMES[p], 90, mean_interval(of[p]["peak"]), nothing=None, unit="% in use")
-            for p in POLICIES
-        ],
+        parts(at_least, 90, peaks, nothing=None, unit="% in use"),
         paper="spike (read as 90 % or more)",
-        setting=setting,
+        setting=f"{SHOWN[LLAMA_2]}, {REGION}, two bursts of half an hour",
         how="no forecast sees the burst, and instances take minutes to come",
     )
-
-    mine, others = of["lt-ua"], ("lt-i", "lt-u")
     words: Any = {
-        "setting": setting,
-        "how": "LT-UA goes beyond its target in the last 20 minutes of the hour, as 5 times the forecast came",
-        "reason": REASON,
+        "how": "LT-UA goes beyond its target in the hour's last 20 minutes, as 5 times the forecast comes",
+        "reason": "LT-UA has 20 instances after ten minutes; where these are full too it recovers only when "
+        "the burst ends. The others plan anew at that hour's end and recover soon after.",
     }
     for sentence, said, column in (
         ("Memory utilisation remains lower for LT-UA than for the others", "low", "used"),
         ("LT-UA avoids the peaking latency of the others", "their latency peaks", "ttft_s"),
     ):
-        parts = [
-            less(f"against {NAMES[p]}", 0, more_percent(mine[column], of[p][column]), unit="% more")
-            for p in others
-        ]
-        yield every(sentence, parts, paper=said, **words)
-    sooner = {p: mean_interval(of[p]["recovery_min"] - mine["recovery_min"]) for p in others}
+        found = {part: more_percent(mine[column], its[column]) for part, its in others.items()}
+        yield every(sentence, parts(less, 0, found, unit="% more"), paper=said, **words)
+    sooner = {part: its["recovery_min"] - mine["recovery_min"] for part, its in others.items()}
     yield every(
         "LT-UA recovers quickly, while LT-I and LT-U remain above 70 %",
-        [more(f"against {NAMES[p]}", 0, sooner[p], unit="min sooner") for p in others],
+        parts(more, 0, sooner, unit="min sooner"),
         paper="quickly; the others remain high",
         **words,
     )
@@ -211,9 +204,3 @@ def _bursts(frame: DataFrame, parameters: Bursts, policy: str) -> DataFrame:
             }
         )
     return pd.DataFrame(rows).groupby("seed").agg(lambda of: np.mean(of.to_numpy()))
-
-
-REASON = (
-    "LT-UA has 20 instances after ten minutes, and where these are full too it recovers only when the burst ends. "
-    "The others plan anew at that hour's end and recover soon after."
-)

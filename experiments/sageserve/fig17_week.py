@@ -39,7 +39,7 @@ from experiments.sageserve.days import (
     saved_percent,
     stairs,
 )
-from experiments.sageserve.setting import DAYS, SHOWN
+from experiments.sageserve.setting import DAYS, SHOWN, parts
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -121,34 +121,24 @@ def week_dollars(frame: DataFrame, policy: str, parameters: Week, **which: str) 
 def claims(frame: DataFrame, parameters: Week) -> Iterator[Claim]:
     """Sentences of section 7.3.5, of the introduction and of the abstract; questions about the oracle."""
     long_term = POLICIES[1:]
-    llms: dict[str, dict[str, str]] = {"four LLMs": {}, SHOWN[LLAMA_2]: {"llm": LLAMA_2}}
 
     def saved(*policies: str) -> list[Claim]:
-        return [
-            gain(
-                f"{NAMES[policy]}, {name}",
-                25,
-                saved_percent(frame, policy, **which),
-                nothing=0,
-                unit="% fewer",
-            )
+        found = {
+            f"{NAMES[policy]}, {name}": saved_percent(frame, policy, **which)
             for policy in policies
-            for name, which in llms.items()
-        ]
+            for name, which in (("four LLMs", {}), (SHOWN[LLAMA_2], {"llm": LLAMA_2}))
+        }
+        return parts(gain, 25, found, nothing=0, unit="% fewer")
 
     def lower(*policies: str) -> list[Claim]:
-        return [
-            less(
-                f"{NAMES[policy]}, {label}",
-                0,
-                more_percent(
-                    *(percentile(frame, p, column, LLAMA_2) for p in (policy, "reactive"))
-                ),
-                unit="% more",
+        found = {
+            f"{NAMES[policy]}, {label}": more_percent(
+                *(percentile(frame, p, column, LLAMA_2) for p in (policy, "reactive"))
             )
             for policy in policies
             for column, label in LATENCIES.items()
-        ]
+        }
+        return parts(less, 0, found, unit="% more")
 
     yield best_of(
         "SageServe uses 25 % fewer GPU-hours over a week of 10 million requests",
@@ -157,18 +147,13 @@ def claims(frame: DataFrame, parameters: Week) -> Iterator[Claim]:
         how="LT plans each hour's instances from a forecast, reactive orders at 70 % of the memory",
         reason=HOURS_REASON,
     )
+    dollars = {
+        NAMES[policy]: week_dollars(frame, policy, parameters) * WEEKS_A_MONTH / 1e6
+        for policy in long_term
+    }
     yield best_of(
         "SageServe saves $2 million a month",
-        [
-            gain(
-                NAMES[policy],
-                2e6,
-                mean_interval(week_dollars(frame, policy, parameters) * WEEKS_A_MONTH),
-                nothing=0,
-                unit="$",
-            )
-            for policy in long_term
-        ],
+        parts(gain, 2, dollars, nothing=0, unit="million $"),
         paper="up to $2M (abstract), over $2M (introduction)",
         setting="four LLMs",
         how="instance-hours saved in the week, times the price",
@@ -180,16 +165,14 @@ def claims(frame: DataFrame, parameters: Week) -> Iterator[Claim]:
         paper="reduced",
         setting=f"{SHOWN[LLAMA_2]}, mean of bins",
         how="LT holds instances for the forecast peak",
-        reason="On three mornings the load of Llama-2 doubles, and ARIMA out of sample forecasts too little; LT "
-        "may not go beyond its plan. The released code forecasts in sample.",
+        reason="On three mornings the load of Llama-2 doubles, and ARIMA out of sample forecasts too little; "
+        "LT may not go beyond its plan. The released code forecasts in sample.",
     )
     early = frame[frame["hour"].astype(float) + parameters.from_h < WEEKDAYS_H]
+    apart = {label: _apart(early, column) for column, label in LATENCIES.items()}
     yield every(
         "LT-U and LT-UA behave similarly during weekdays",
-        [
-            at_most(label, 10, mean_interval(_apart(early, column)), nothing=None, unit="% apart")
-            for column, label in LATENCIES.items()
-        ],
+        parts(at_most, 10, apart, nothing=None, unit="% apart"),
         paper="similarly (read as within 10 %)",
         setting=f"95th percentiles, {SHOWN[LLAMA_2]}, mean of bins",
         how="LT-UA leaves its target only if 5 times or half of the forecast comes, which is rare",
