@@ -1,17 +1,16 @@
 """A peak day under four strategies: instance-hours, latency, memory utilisation and scaling waste.
 
 Llama-2-70B on a peak day, with the other three LLMs beside it: reactive, LT-I, LT-U and LT-UA on the same
-requests, all from 8 instances per LLM and region. Figures 11 and 12 have instance-hours (billed ones, from
-the order of a VM until it is leased out again), Figure 13 95th percentiles of latency of interactive
-requests by their clients' region, Figure 14 effective memory utilisation, Figure 15 the hours in which VMs
-were paid for and did not serve yet. The paper does not name its peak day; ours is Thursday, which has most
-tokens of Llama-2, and forecasts know the day before.
+requests, all from 8 instances per LLM and region. Figures 11 and 12 have billed instance-hours, Figure 13
+95th percentiles of interactive requests by clients' region, Figure 14 effective memory utilisation, Figure
+15 hours of VMs that were paid for and did not serve yet. The paper does not name its peak day; ours is
+Thursday, which has most tokens of Llama-2, and forecasts know the day before.
 
-The released simulator counts KV of every attention head, for Llama-2 eight times what it is; further runs
-in which Llama-2 scales at an eighth of the thresholds show what that means ("as the released code counts").
-An endpoint has at most 20 instances (Figure 5), as many as VMs of its own; so that VMs of other LLMs are
-taken too, as in Figure 15, further runs leave room for 40. Dollars are hours times a price, $98.32 in the
-paper.
+Hours are billed from the order of a VM until it is leased out again. The released simulator counts KV of
+every attention head, for Llama-2 eight times what it is; further runs in which Llama-2 scales at an eighth
+of the thresholds show what that means ("as the released code counts"). An endpoint has at most 20 instances
+(Figure 5), as many as VMs of its own; so that VMs of other LLMs are taken too, as in Figure 15, further
+runs leave room for 40. Dollars are hours times a price, $98.32 in the paper.
 """
 
 from __future__ import annotations
