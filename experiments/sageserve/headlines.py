@@ -9,7 +9,7 @@ DAY, WEEK, SILOS = "sageserve-fig11", "sageserve-fig17", "sageserve-fig05"
 HEADLINES = (
     Headline(
         "introduction",
-        "A unified pool saves GPU-hours against silos while it maintains SLAs",
+        "A unified pool saves GPU-hours against silos",
         SILOS,
         "Unified uses 52 instance-hours fewer than siloed",
     ),
