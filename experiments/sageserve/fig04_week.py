@@ -1,13 +1,14 @@
 """Requests and tokens per second over the week, interactive and not.
 
-What the generated week (mix `sageserve-week`) has in common with the published one: a daily wave of
-interactive requests that all but stops at the weekend, on a background of non-interactive ones that
-knows no hour. Lines are means over an hour of one draw, steps the 4-hour means that were read off the
-source's figures, raised by the same factor as the mix (10.2 instead of 7.4 million requests). The
-request trace is not published, so the claims hold the draw against statistics of it that are:
-the paper's text, its released notebooks, and curves read off saved figures. Ours: shapes of lengths,
-and the noise of what was not measured (see the mix). Which day is which follows the source's labels;
-the paper's own figure cannot be read off in the text at hand.
+The generated week (mix `sageserve-week`) beside the published one: interactive requests with a daily wave
+that all but stops at the weekend, and fewer non-interactive ones without one. Lines are hourly means of one
+draw; steps are the 4-hour means read off the source's figures, raised by the same factor as the mix (10.2
+instead of 7.4 million requests). The request trace itself is not published.
+
+The claims are the paper's sentences on the figure. Questions compare the draw with what else is published:
+the released notebooks, and curves read off saved figures. Ours: shapes of lengths, and the noise of what
+was not measured (see the mix). Which day is which follows the source's labels; the paper's own figure
+cannot be read off in the text at hand.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.statistics import mean_interval
-from experiments.harness.claims import Claim, about, at_least, at_most
+from experiments.harness.claims import Claim, about, asked, at_least, at_most, every, less, more
 from experiments.harness.figure import SEEDS, Grid, claimed, dress, where
 from experiments.harness.parameters import Parameters, paper
 from experiments.output import new_figure
@@ -166,103 +167,96 @@ def daily_wave(rates: NDArray[np.float64]) -> float:
     return float(2 * np.abs((rates * turn).mean()) / rates.mean())
 
 
+MINUTES = {
+    "ratio_p90": ("over the one before, 90th percentile", 1.24, 1.19),
+    "ratio_p99": ("over the one before, 99th percentile", 1.91, None),
+    "level_p99": ("over its hour's median, 99th percentile", 2.6, 1.5),
+    "level_sd": ("over its hour's median, standard deviation", 0.32, 0.16),
+}
+"""Statistics of minutes of prompt tokens: what each is, and its value for the source's models A and C."""
+
+
 @claimed
 def claims(frame: DataFrame, parameters: WholeWeek) -> Iterator[Claim]:
-    """The paper's text, and statistics of its published notebooks."""
+    """Section 3.3 on the figure; questions are of the released notebooks."""
     import pandas as pd
 
     hours = where(frame, row="hour")
-    of = pd.DataFrame([shape(part) for _, part in hours.groupby("seed")])
-    notebooks = "released notebooks"
-    yield at_least(
-        "The week has over 10 million requests",
-        10,
-        mean_interval(of["requests"] / 1e6),
-        nothing=None,
-        unit="million",
-        paper="over 10 million",
+    shapes = pd.DataFrame([shape(part) for _, part in hours.groupby("seed")])
+    unit = {"requests": 1e-6, "niw_share": 100.0, "niw_tokens": 100.0}
+    of = {name: mean_interval(unit.get(name, 1.0) * values) for name, values in shapes.items()}
+    how = "drawn from hourly rates that were read off the released notebooks' figures"
+    yield more(
+        "Interactive requests have a diurnal pattern",
+        1,
+        of["peak_to_trough"],
+        paper="diurnal",
+        setting="highest over lowest 4 hours of a day, Tuesday to Friday",
+        how=how,
+    )
+    yield less(
+        "Non-interactive requests are fewer than interactive ones",
+        50,
+        of["niw_share"],
+        unit="% of requests",
+        paper="lower",
+        how=how,
     )
     yield about(
-        "Interactive requests at the weekend, over those of weekdays",
-        0.23,
-        mean_interval(of["weekend"]),
-        nothing=1,
-        paper=f"0.23 ({notebooks})",
-    )
-    yield about(
-        "Non-interactive requests stay stable through the week: weekend over weekdays",
-        0.67,
-        mean_interval(of["background_weekend"]),
-        nothing=None,
-        paper=f"0.67 ({notebooks})",
-    )
-    yield about(
-        "Interactive requests are diurnal: highest over lowest 4 hours of a weekday",
-        3.5,
-        mean_interval(of["peak_to_trough"]),
-        nothing=1,
-        paper=f"about 3.5 ({notebooks})",
-        reason="the published number is the largest of a day's ratios, this the mean of Tuesday to "
-        "Friday: the source's own 4-hour means have 2.0 on Tuesday, 3.2, 3.0 and 2.6 after it",
-    )
-    yield about(
-        "Non-interactive requests are not periodic: daily wave, relative to their mean, over that of "
-        "interactive ones",
+        "Non-interactive requests are not periodic",
         0.45,
-        mean_interval(of["daily"]),
+        of["daily"],
         nothing=1,
-        paper="not periodic; 0.45 (4-hour means of the released notebooks)",
-        note="amplitudes of the sinusoid with a period of a day, Tuesday to Friday; what there is of it "
-        "in the source comes from higher days, Tuesday and Friday",
-        reason="bursts of model B's non-interactive requests are drawn anew for every week and add to it",
+        paper="not periodic; 0.45 in the released notebooks",
+        setting="daily wave relative to the mean, over that of interactive requests",
+        how=how,
     )
-    for sentence, column, number, unit, said in (
-        ("Non-interactive requests are fewer", "niw_share", 18, "requests", "lower; 18 %"),
-        ("Non-interactive tokens", "niw_tokens", 13, "tokens", "13 %"),
-    ):
-        yield about(
-            sentence,
-            number,
-            mean_interval(100 * of[column]),
-            nothing=50,
-            unit=f"% of {unit}",
-            paper=f"{said} ({notebooks})",
+    yield about(
+        "Non-interactive requests stay stable through the week",
+        0.67,
+        of["background_weekend"],
+        nothing=None,
+        paper="stable; 0.67 in the released notebooks",
+        setting="weekend over weekdays; interactive requests fall to 0.2",
+        how=how,
+    )
+    yield asked(
+        at_least(
+            "Has the week over 10 million requests, as the introduction says?",
+            10,
+            of["requests"],
+            nothing=None,
+            unit="million",
+            note="the mix is raised to this number: the released hourly counts have 7.4 million",
         )
-    yield at_most(
-        "Interactive 4-hour means follow the published ones",
-        0.1,
-        mean_interval(of["difference"]),
-        nothing=1,
-        unit="of the mean",
-        paper="ours: within a tenth of the mean",
-        reason="the hourly table that the mix follows was read off a noisier figure than the "
-        "4-hour means",
     )
-    meaning = {
-        "ratio_p90": "a minute over the one before, 90th percentile",
-        "ratio_p99": "a minute over the one before, 99th percentile",
-        "level_p99": "a minute over its hour's median, 99th percentile",
-        "level_sd": "standard deviation of a minute over its hour's median",
-    }
-    for model, name, value in (
-        ("A", "ratio_p90", 1.24),
-        ("A", "ratio_p99", 1.91),
-        ("A", "level_p99", 2.6),
-        ("A", "level_sd", 0.32),
-        ("C", "ratio_p90", 1.19),
-        ("C", "level_p99", 1.5),
-        ("C", "level_sd", 0.16),
-    ):
-        yield about(
-            f"Prompt tokens of model {model}: {meaning[name]}",
+    words: Any = {"paper": "released notebooks"}
+    yield asked(
+        every(
+            "Does the draw have the hours of the released notebooks?",
+            [
+                about("interactive, weekend over weekdays", 0.23, of["weekend"], nothing=1),
+                about("interactive, highest over lowest 4 h", 3.5, of["peak_to_trough"], nothing=1),
+                about("% non-interactive requests", 18, of["niw_share"], nothing=50),
+                about("% non-interactive tokens", 13, of["niw_tokens"], nothing=50),
+                at_most("distance of 4-hour means", 0.1, of["difference"], nothing=1),
+            ],
+            **words,
+        )
+    )
+    parts = [
+        about(
+            f"model {model}, a minute {meaning}",
             value,
             mean_interval(where(frame, row="texture", kind=model)[name]),
             nothing=0 if name == "level_sd" else 1,
-            paper=f"{value} ({notebooks})",
-            reason="spikes of the mix last one minute and are 1.2 % of all, so a little more than one "
-            "ratio in a hundred is 2 or more; those of the source build up over more than a minute or "
-            "are fewer"
-            if (model, name) == ("A", "ratio_p99")
-            else "noise of minutes, arrivals and log-normal prompts together; the mix sets the standard "
-            "deviation, not this quantile",
         )
+        for name, (meaning, *values) in MINUTES.items()
+        for model, value in zip("AC", values, strict=True)
+        if value is not None
+    ]
+    reason = (
+        "spikes of the mix last one minute; those of the source build up over several or are fewer"
+    )
+    sentence = "Do minutes of prompt tokens vary as in the released notebooks?"
+    yield asked(every(sentence, parts, reason=reason, **words))

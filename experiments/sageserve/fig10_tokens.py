@@ -1,10 +1,11 @@
 """Prompt, output and total tokens per request.
 
-Cumulative distributions of the generated week by LLM. Known of the source are means (prompts of
-interactive requests by model, outputs, non-interactive requests) and two quantiles; that lengths
-are log-normal, independent, and outputs alike for all LLMs is ours. The source's model B is served by
-Bloom-176B, whose prompts end at B's 99th percentile, since an instance of it on 8 A100 holds
-63,000 tokens of KV cache.
+Cumulative distributions of the generated week by LLM, on a log scale. What is known of the source are means
+and three quantiles, from its released notebooks; log-normal shapes, independent and with outputs alike for
+all LLMs, are ours.
+
+The source's model B is served by Bloom-176B. Its prompts end at B's 99th percentile, since an instance of
+it on 8 A100 holds 63,000 tokens of KV cache.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from agents.statistics import mean_interval
-from experiments.harness.claims import Claim, about, at_least
+from experiments.harness.claims import Claim, about, asked, every, more
 from experiments.harness.figure import SEEDS, Grid, claimed, dress, where
 from experiments.harness.parameters import Parameters, ours
 from experiments.output import new_figure
-from experiments.sageserve.setting import SHOWN
+from experiments.sageserve.setting import SHOWN, parts
 from llmscale_env.workload import generate_requests
 from llmscale_env.workload.requests import WEEK_S
 from llmscale_env.workload.week import (
@@ -116,59 +117,55 @@ def plot(frame: DataFrame, parameters: Tokens) -> Any:
 
 @claimed
 def claims(frame: DataFrame, parameters: Tokens) -> Iterator[Claim]:
-    """The paper's two sentences on the figure, and the means and quantiles of its notebooks."""
+    """The paper's two sentences on the figure; questions are of its released notebooks."""
 
     def of(llm: str, kind: str, quantity: str, column: str) -> Any:
         return where(frame, llm=llm, kind=kind, quantity=quantity)[column].astype(float)
 
     long, most = (of("all", "all", quantity, "above_1000") for quantity in ("prompt", "output"))
     for what, share in (("more than 1,000 prompt", long), ("fewer than 1,000 output", 1 - most)):
-        yield at_least(
+        yield more(
             f"The majority of requests has {what} tokens",
             50,
             mean_interval(100 * share),
-            nothing=None,
             unit="%",
             paper="the majority",
+            how="log-normal lengths with the means of the released notebooks",
         )
 
-    def tokens(sentence: str, number: float, ours_: Any, **words: Any) -> Claim:
-        said = {"paper": f"{number:,} tokens (released notebooks)", **words}
-        return about(sentence, number, mean_interval(ours_), nothing=None, unit="tokens", **said)
+    means = {
+        "outputs": (222.2, "all", "all", "output", "mean"),
+        "non-interactive requests": (4450, "all", "niw", "total", "mean"),
+        "interactive requests": (6600, "all", "interactive", "total", "mean"),
+        "interactive prompts, model A": (8400, "llama-2-70b", "interactive", "prompt", "mean"),
+        "interactive prompts, model B": (7800, "bloom-176b", "interactive", "prompt", "mean"),
+        "interactive prompts, model C": (6300, "llama-3.1-8b", "interactive", "prompt", "mean"),
+        "interactive prompts, model D": (4600, "llama-3.2-3b", "interactive", "prompt", "mean"),
+    }
+    tails = {
+        "prompts of model B": (49_424, "bloom-176b", "all", "prompt", "q0.99"),
+        "outputs of model B": (2000, "bloom-176b", "all", "output", "q0.99"),
+        "non-interactive prompts of model A, one day": (
+            1840,
+            "llama-2-70b",
+            "niw",
+            "prompt",
+            "q0.99",
+        ),
+    }
+    for what, cells in (("mean lengths", means), ("99th percentiles", tails)):
+        found = parts(
+            about,
+            {name: number for name, (number, *_) in cells.items()},
+            {name: of(*which) for name, (_, *which) in cells.items()},
+            nothing=None,
+            unit="tokens",
+        )
+        sentence = f"Does the draw have the {what} of the released notebooks?"
+        yield asked(every(sentence, found, paper="released notebooks", reason=TAILS_REASON))
 
-    yield tokens("Mean output", 222.2, of("all", "all", "output", "mean"))
-    for kind, short, number in (
-        ("a non-interactive", "niw", 4450),
-        ("an interactive", "interactive", 6600),
-    ):
-        values = of("all", short, "total", "mean")
-        yield tokens(f"Mean tokens of {kind} request", number, values)
-    for llm, letter, number in (
-        ("llama-2-70b", "A", 8400),
-        ("bloom-176b", "B", 7800),
-        ("llama-3.1-8b", "C", 6300),
-        ("llama-3.2-3b", "D", 4600),
-    ):
-        what = f"Mean prompt of interactive requests for {SHOWN[llm]} (model {letter})"
-        yield tokens(what, number, of(llm, "interactive", "prompt", "mean"))
-    yield tokens(
-        "99th percentile of the prompts of model B",
-        49_424,
-        of("bloom-176b", "all", "prompt", "q0.99"),
-        note="clipped there",
-    )
-    yield tokens(
-        "99th percentile of the outputs of model B",
-        2000,
-        of("bloom-176b", "all", "output", "q0.99"),
-        reason="outputs have one shape for all LLMs, which the mean of 222 fixes; a wider one for B "
-        "would need its own mean, which is not known",
-    )
-    yield tokens(
-        "99th percentile of the non-interactive prompts of model A, on one day",
-        1840,
-        of("llama-2-70b", "niw", "prompt", "q0.99"),
-        paper="1,840 tokens (released notebooks; which day is not said)",
-        reason="the mix gives every LLM the same shape of non-interactive prompts, scaled to the mean of "
-        "all (4,450 tokens); with so short ones for A, those of the other LLMs would be longer",
-    )
+
+TAILS_REASON = (
+    "The mix gives every LLM the same shape of non-interactive prompts, scaled to the mean of all; the "
+    "notebooks do not say which day theirs is."
+)

@@ -1,12 +1,16 @@
-"""What SageServe's figures share: the week, and what arrives in bins of it."""
+"""What SageServe's figures share: the week, what arrives in bins of it, and parts of sentences."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from agents.statistics import Interval, mean_interval
+from experiments.harness.claims import Claim
 from llmscale_env.workload import PS_PER_S, WorkloadConfig, request_chunks
 from llmscale_env.workload.requests import WEEK_S
 from llmscale_env.workload.week import WEEK_LLMS, WEEK_REGIONS, week_classes
@@ -49,6 +53,28 @@ class Binned:
             summed(self.input_tokens),
             summed(self.output_tokens),
         )
+
+
+def parts(
+    judge: Callable[..., Claim], numbers: Any, found: Mapping[str, Any], **words: Any
+) -> list[Claim]:
+    """Parts of a sentence: what was found by name (an interval, or values by seed), all judged alike.
+
+    Args:
+        judge: as `claims.about`.
+        numbers: of the paper, by name, or one for all.
+        found: see above.
+        words: for `judge`.
+    """
+    return [
+        judge(
+            name,
+            numbers[name] if isinstance(numbers, Mapping) else numbers,
+            ours if isinstance(ours, Interval) else mean_interval(ours),
+            **words,
+        )
+        for name, ours in found.items()
+    ]
 
 
 def binned(
