@@ -115,6 +115,6 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> Iterator[Claim]:
             paper="minor (read as 0 to 10 %)",
             how="best fit against shortest queue on four workers of 1 GPU",
             setting="mean of the loads up to 1",
-            reason="best fit fills a worker up to the target before it takes the next, shortest queue spreads "
-            f"requests; at a load of {down.columns.max():g} Aladdin's is {down.mean().iloc[-1]:.0f} % shorter",
+            reason="best fit fills a worker up to the target before it takes the next, shortest queue does "
+            f"not; at a load of {down.columns.max():g} Aladdin's is {down.mean().iloc[-1]:.0f} % shorter",
         )

@@ -51,5 +51,5 @@ def claims(frame: DataFrame, parameters: Fleets) -> Iterator[Claim]:
     )
     if parameters.policies and "jsq" in set(frame["policy"]):
         yield reached(
-            frame, parameters, "Aladdin fulfils the SLOs of all requests with GPUs enough"
+            frame, parameters, "Aladdin fulfils the SLOs of all requests, given enough GPUs"
         )

@@ -307,4 +307,6 @@ def claims(frame: DataFrame, parameters: Overhead) -> Iterator[Claim]:
 
 def _work(mine: DataFrame) -> str:
     mean = mine.reindex(columns=["requests", "workers", "ongoing"]).astype(float).mean()
-    return f"{mean['requests']:.0f} requests on {mean['workers']:.0f} workers with {mean['ongoing']:,.0f} others"
+    return "{requests:.0f} requests on {workers:.0f} workers with {ongoing:,.0f} others".format(
+        **mean
+    )

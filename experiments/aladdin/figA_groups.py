@@ -195,7 +195,7 @@ def claims(frame: DataFrame, parameters: Groups) -> Iterator[Claim]:
     setting = f"{rate:g} requests/s, {mine['centralised'].mean():.0f} workers in one group"
     fit = scheduling_time(frame, parameters.heartbeat_s)
     yield at_most(
-        f"With {least} workers or more in each group, groups need at most {parameters.error:.0%} more workers",
+        f"With at least {least} workers in each group, groups need at most {parameters.error:.0%} more",
         100 * parameters.error,
         mean_interval(100 * (at["workers"] / at["centralised"] - 1)),
         nothing=None,
@@ -204,7 +204,7 @@ def claims(frame: DataFrame, parameters: Groups) -> Iterator[Claim]:
         if len(at)
         else "",
         setting=setting,
-        reason=f"the fewest workers per group are {grouped['smallest'].min():.0f}",
+        reason=f"each group has {extra['each'].mean():.2f} workers too many on average",
     )
     yield about(
         "Half of the groups need one worker more",
@@ -212,7 +212,8 @@ def claims(frame: DataFrame, parameters: Groups) -> Iterator[Claim]:
         mean_interval(extra.groupby("seed")["each"].mean()),
         nothing=0,
         unit="additional workers per group",
-        how=f"the same packings, mean of {grouped['n_groups'].min()} to {grouped['n_groups'].max()} groups",
+        how=f"the same packings in {grouped['n_groups'].min()} to {grouped['n_groups'].max()} groups; the "
+        "paper assumes it",
         setting=setting,
     )
     yield at_most(
@@ -240,8 +241,8 @@ def claims(frame: DataFrame, parameters: Groups) -> Iterator[Claim]:
             paper="predictable",
             how="median over numbers of groups, against a fit to one group",
             setting=setting,
-            reason=f"nearest: {by.iloc[0]:.2f} with {by.index[0]} groups; a round grows with its workers as well "
-            "(Figure 13), and a group has fewer of them",
+            reason=f"nearest: {by.iloc[0]:.2f} with {by.index[0]} groups; a round grows with its workers "
+            "as well (Figure 13), and a group has fewer of them",
         )
 
 

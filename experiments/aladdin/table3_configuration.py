@@ -249,7 +249,9 @@ def claims(frame: DataFrame, parameters: Configuration) -> Iterator[Claim]:
             paper="most (read as more than half)",
             how=f"Eq. 6 finds more throughput per GPU with fewer than {wide} GPUs per worker",
             setting="links as in the paper",
-            note=f"over the other link {wide} are best for {other.count(wide)}" if other else "",
+            note=f"with the links swapped, {wide} GPUs are best for {other.count(wide)}"
+            if other
+            else "",
         )
     off = plain["eq5_error"].astype(float).dropna().abs()
     if len(off):
@@ -263,8 +265,8 @@ def claims(frame: DataFrame, parameters: Configuration) -> Iterator[Claim]:
                 nothing=None,
                 unit=f"% at worst ({where_})",
                 how="a line in 1 / GPUs through the times of one request at three degrees",
-                reason=f"{100 * float(off.mean()):.1f} % on average; the line falls half as much from 2 to 4 GPUs "
-                "as from 1 to 2, and those times do not",
+                reason=f"{100 * float(off.mean()):.1f} % on average; the line falls half as much from 2 to 4 "
+                "GPUs as from 1 to 2, and those times do not",
             )
         )
 
