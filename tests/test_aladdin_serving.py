@@ -229,5 +229,5 @@ def test_a_search_and_its_picture(figure):
     frame = pd.DataFrame(rows)
     assert len(figure.plot(frame, parameters).axes) == 2
     found = figure.claims(frame, parameters)
-    assert sum(claim.question for claim in found) == 2  # of the lower target
-    assert len(found) == (5 if figure is fig11 else 4)
+    assert sum(claim.question for claim in found) == 1  # of the lower target
+    assert len(found) == (4 if figure is fig11 else 3)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from baselines.aladdin.placement import best_fit, figure_3, shortest_queue, smallest_peak
-from experiments.harness.claims import Claim, asked, at_most, exact, exactly
+from experiments.harness.claims import Claim, exact, exactly
 from experiments.harness.figure import SEEDS, Grid, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
@@ -135,15 +135,5 @@ def claims(frame: DataFrame, parameters: WorkedExample) -> list[Claim]:
             peaks["best"],
             how="all placements tried: a long prompt and a long output share a worker",
             **words,
-        ),
-        asked(
-            at_most(
-                "Does Algorithm 1 find the best placement of the worked example?",
-                7,
-                peaks["best-fit"],
-                nothing=None,
-                how="best fit under constraint (e), one request after the other",
-                **words,
-            )
         ),
     ]

@@ -203,7 +203,7 @@ def claims(frame: DataFrame, parameters: PrefillModel) -> Iterator[Claim]:
     yield of_all(
         "The prediction interval of prefill is within 10 tokens of the prediction",
         in_order(intervals),
-        how=f"{parameters.level:.0%} prediction interval of the fitted line",
+        how=f"{100 * parameters.level:g} % prediction interval of the fitted line",
         setting=f"at the TTFT SLO, or at {parameters.most_tokens:,} tokens if these keep it",
         reason=f"{nearest(intervals)}; the measured points scatter that much around the line",
     )

@@ -243,8 +243,8 @@ def claims(frame: DataFrame, parameters: DecodeModel) -> Iterator[Claim]:
     yield of_all(
         "The prediction interval of decode is within 300 tokens of the predicted context",
         in_order(intervals),
-        how=f"{parameters.level:.0%} prediction interval of the fitted line, the widest over the batches",
-        reason=f"{nearest(intervals)}; a token takes below a microsecond, so small errors are many tokens",
+        how=f"{100 * parameters.level:g} % prediction interval of the fit, the widest over the batches",
+        reason=f"{nearest(intervals)}; a token takes below a microsecond, so errors are many tokens",
     )
     yield of_all(
         "The larger the batch, the less context it may have within the SLO",

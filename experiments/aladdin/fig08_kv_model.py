@@ -178,7 +178,7 @@ def claims(frame: DataFrame, parameters: KvModel) -> Iterator[Claim]:
         nothing=None,
         unit="% of the prediction to either side, on average",
         paper="just aligned (read as within 1 %)",
-        how=f"{parameters.level:.0%} prediction interval of that {built}",
+        how=f"{100 * parameters.level:g} % prediction interval of that {built}",
         reason=f"pages of {parameters.page_tokens} tokens",
     )
     if {"llama-2-13b", "llama-2-70b"} <= set(parameters.llms):

@@ -15,7 +15,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from experiments.aladdin.fleets import Fleets, cases, plot, reached, run, saving_claims
+from experiments.aladdin.fleets import (
+    Fleets,
+    cases,
+    plot,
+    reached,
+    run,
+    saving_claims,
+    strictnesses,
+)
 from experiments.harness.claims import Claim
 from experiments.harness.figure import claimed
 
@@ -49,7 +57,7 @@ def claims(frame: DataFrame, parameters: Fleets) -> Iterator[Claim]:
         reason="the difference is single requests, which decide P100; with 99 % of requests on time both "
         "need as many GPUs",
     )
-    if parameters.policies and "jsq" in set(frame["policy"]):
+    if strictnesses(frame, parameters) and "jsq" in set(frame["policy"]):
         yield reached(
             frame, parameters, "Aladdin fulfils the SLOs of all requests, given enough GPUs"
         )

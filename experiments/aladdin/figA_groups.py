@@ -195,7 +195,7 @@ def claims(frame: DataFrame, parameters: Groups) -> Iterator[Claim]:
     setting = f"{rate:g} requests/s, {mine['centralised'].mean():.0f} workers in one group"
     fit = scheduling_time(frame, parameters.heartbeat_s)
     yield at_most(
-        f"With at least {least} workers in each group, groups need at most {parameters.error:.0%} more",
+        f"With at least {least} workers in each group, groups need at most {100 * parameters.error:g} % more",
         100 * parameters.error,
         mean_interval(100 * (at["workers"] / at["centralised"] - 1)),
         nothing=None,

@@ -227,7 +227,7 @@ def saving_claims(
             )
             if target == max(parameters.targets):
                 yield best_of(says, parts, paper=f"up to {percent} %", how=how, reason=reason)
-            else:
+            elif other == "jsq":
                 question = f"With {100 * target:g} % of requests on time: {says}"
                 yield asked(best_of(question, parts, paper=f"up to {percent} %", how=how))
 

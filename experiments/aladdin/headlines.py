@@ -70,7 +70,4 @@ LEARNT = (
     "optimum, on average. What makes the difference to shortest queue is the constraints, not the order.",
     "The best degree depends on the link. Over PCIe workers of 1 A100 are best for Llama-2-7B and 13B, over "
     "NVLink workers of 4.",
-    "From 25 to 100 requests/s a scheduling round grows 1.95 to 3.2 times as much as n log n. Each request "
-    "is compared with all workers, and there are more of these at a higher rate.",
-    "Re-balancing has little to move: 3 to 7 of 100 requests, since most start at the next iteration.",
 )

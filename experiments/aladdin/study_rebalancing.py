@@ -162,13 +162,9 @@ def claims(frame: DataFrame, parameters: Rebalancing) -> Iterator[Claim]:
         words: Words = {
             "paper": "reduced (no number; read as a point of attainment)",
             "how": "Algorithm 2 as the policy has it, against no moves, with the same requests",
-            "setting": PREDICTORS.get(predictor, predictor),
+            "setting": f"predictions: {PREDICTORS.get(predictor, predictor)}",
         }
         if predictor == "conditional_mean":
             yield every("Re-balancing reduces the effect of prediction errors", parts, **words)
         else:
-            yield asked(
-                every(
-                    f"Does re-balancing help if predictions are {words['setting']}?", parts, **words
-                )
-            )
+            yield asked(every(f"Does re-balancing help with {words['setting']}?", parts, **words))
