@@ -28,10 +28,9 @@ def test_claims_on_made_up_gains(gain, verdict):
 
     parameters = study.Rebalancing(seeds=3)
     found = list(judged(study, made_up(study, parameters, row), parameters).values())
-    assert [claim.question for claim in found] == [False, True]
-    parts = [part for claim in found for part in claim.parts]
-    assert len(parts) == 4
-    assert {claim.verdict for claim in (*found, *parts)} == {verdict}
+    assert len(found) == 1
+    assert {claim.verdict for claim in (*found, *found[0].parts)} == {verdict}
+    assert len(found[0].parts) == 2
     assert found[0].ours.mean == pytest.approx(110 * gain)
     if gain < 0:
         assert "2.5 of 100 requests move" in found[0].reason
