@@ -144,4 +144,4 @@ def test_claims_on_made_up_rounds():
 def test_slow_rounds_and_squares_are_not_reproduced():
     time, growth = judged(lambda rate: 1e-4 * rate**2)
     assert (time.verdict, growth.verdict) == ("not reproduced", "not reproduced")
-    assert "270" in growth.reason
+    assert "270" in growth.parts[0].reason

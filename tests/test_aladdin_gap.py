@@ -147,7 +147,7 @@ def test_a_run(frame):
     assert len(table) == 2 * 2 * (3 * 3 + 1)
     mine = table[(table["kind"] == "gaps") & (table["scarce"] == "decode")]
     assert (mine["optimum"] == 4).all()
-    assert len(study.claims(table, parameters)) == 5
+    assert len(study.claims(table, parameters)) == 2
     study.plot(table, parameters)
 
 
@@ -158,17 +158,14 @@ def test_claims_on_made_up_gaps(frame):
     for name, value in {"best_fit": 5, "scaled": 4, "first_fit": 6, "shortest": 10}.items():
         table.loc[table["kind"] != "moves", name] = value
     table.loc[table.index[0], "optimum"] = -1
-    near, fewer, triplets, gaps, moves = study.claims(table, parameters)
+    near, fewer = study.claims(table, parameters)
     assert (near.ours.mean, near.verdict) == (25, "not reproduced")
-    assert near.note.startswith("best fit, norm as printed: 0 % optimal, 1.00 workers more")
-    assert "scaled norm: 100 % optimal" in near.note
-    assert near.note.endswith("1 of 12 problems not proved in time")
+    assert near.note == "best fit is optimal in 0 % of them, first fit in 0 %"
+    assert (
+        near.setting == "11 problems with chat lengths"
+        or near.setting == "12 problems with chat lengths"
+    )
     assert (fewer.ours.mean, fewer.verdict) == (0.5, "reproduced")
-    assert triplets.ours.mean == gaps.ours.mean == 1.25
-    table[["greedy", "exact", "before"]] = 6.0, 1.0, 10.0
-    *_, moves = study.claims(table, parameters)
-    assert moves.ours.mean == pytest.approx(50)
-    assert moves.verdict == "not reproduced"
 
 
 def test_nothing_was_proved(frame):

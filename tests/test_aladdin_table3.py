@@ -36,10 +36,12 @@ def test_a_run():
     assert (pcie["throughput"].iloc[1:].to_numpy() < nvlink["throughput"].iloc[1:].to_numpy()).all()
     slow = frame[(frame["overhead_ms"] == 8) & (frame["link"] == "nvlink")]
     assert slow["throughput"].iloc[1] < nvlink["throughput"].iloc[1]
-    claim, line = table3.claims(frame, small("aladdin-table3"))
-    assert claim.paper == "1 GPU"
+    claim, fewer, line = table3.claims(frame, small("aladdin-table3"))
+    assert claim.paper == "1 (Llama-2-13B)"
+    assert fewer.ours.mean == 100
+    assert line.question
     assert line.ours.mean == pytest.approx(100 * plain["eq5_error"].abs().max())
-    assert "with NVLink" in claim.note
+    assert fewer.note == "with the links swapped, 4 GPUs are best for 1"
 
 
 def test_what_does_not_fit():
@@ -55,17 +57,18 @@ def test_claims_on_made_up_degrees():
         table3.DEGREES.get((llm, gpu), 0)
         for llm, gpu in zip(frame["llm"], frame["gpu"], strict=True)
     ]
-    assert {claim.verdict for claim in table3.claims(frame, parameters)[:-1]} == {"reproduced"}
-    frame["best"] = 3
     *found, _ = table3.claims(frame, parameters)
-    assert {claim.verdict for claim in found} == {"not reproduced"}
-    assert len(found) == 6
-    assert all("by GPUs: 1: " in claim.reason for claim in found)
+    assert {claim.verdict for claim in found} == {"reproduced"}
+    frame["best"] = 4
+    *cells, fewer, _ = table3.claims(frame, parameters)
+    assert {claim.verdict for claim in (*cells, fewer)} == {"not reproduced"}
+    assert [len(claim.parts) for claim in cells] == [3, 3]
+    assert all("tokens/s per GPU: " in claim.reason for claim in cells)
 
 
 def test_the_links_of_the_paper_are_needed():
     frame, parameters = rows(links=("nvlink",), llms=("llama-2-7b",))
-    assert len(table3.claims(frame, parameters)) == 2  # that of V100, and Eq. 5
+    assert len(table3.claims(frame, parameters)) == 3  # that of V100, all GPUs, and Eq. 5
 
 
 def test_eq_5_by_hand():

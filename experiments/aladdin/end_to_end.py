@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -92,12 +92,12 @@ def plot(frame: DataFrame, parameters: EndToEnd) -> Any:
     for (top, bottom), llm in zip(panels.T, parameters.llms, strict=True):
         ttft_s, itl_s = SLOS_S[llm, parameters.gpu]
         for policy in parameters.policies:
-            name, colour, marker, line = STYLES.get(policy, (policy, None, "x", "-"))
+            label, colour, marker, line = STYLES.get(policy, (policy, None, "x", "-"))
             mine = where(frame, llm=llm, policy=policy)
             by_rate = mine.groupby("rate_per_s")
             for axes, column, scale in ((top, "attainment", 100), (bottom, "atgt_p99_s", 1e3)):
                 part = scale * by_rate[column].agg(["mean", "min", "max"])
-                axes.plot(part["mean"], marker=marker, ms=4, color=colour, ls=line, label=name)
+                axes.plot(part["mean"], marker=marker, ms=4, color=colour, ls=line, label=label)
                 axes.fill_between(
                     part.index, part["min"], part["max"], color=colour, alpha=0.15, lw=0
                 )
@@ -148,18 +148,18 @@ def largest(table: DataFrame) -> tuple[Interval, float]:
     return mean_interval(table[load]), float(load)
 
 
-def by_load(table: DataFrame, shape: str = "{:+.0f}") -> str:
-    """Means of a table in words."""
-    return ", ".join(f"{shape.format(v)} at {k:g}" for k, v in table.mean().items())
-
-
-def gain(frame: DataFrame, llm: str, other: str, policies: Sequence[str] = (ALADDIN,)) -> DataFrame:
+def more_attained(frame: DataFrame, llm: str, other: str) -> DataFrame:
     """Attainment of Aladdin less that of another, in percentage points."""
-    one, two = compared(frame, llm, "attainment", policies[0], other)
+    one, two = compared(frame, llm, "attainment", ALADDIN, other)
     return 100 * (one - two)
 
 
-def shorter(frame: DataFrame, llm: str, other: str) -> DataFrame:
-    """By how many per cent Aladdin's p99 ATGT is below another's."""
-    one, two = compared(frame, llm, "atgt_p99_s", ALADDIN, other)
+def shorter(frame: DataFrame, llm: str, first: str, other: str) -> DataFrame:
+    """By how many per cent the p99 ATGT of the first is below another's."""
+    one, two = compared(frame, llm, "atgt_p99_s", first, other)
     return 100 * (1 - one / two)
+
+
+def name(llm: str) -> str:
+    """Of an LLM, by its size."""
+    return llm.removeprefix("llama-2-").upper()

@@ -1,13 +1,15 @@
 """Output lengths given the prompt's length, and how well their conditional mean predicts them.
 
-Left: the distribution of output tokens for prompts in ranges of length. Right: the error of a
-prediction, of one request and of the sum over a batch of requests at random, by the mean output of
-the prompt's range in a history (Aladdin's predictor) and by its median, which is nearer to a request,
-and biased where lengths are skewed. History and requests are drawn apart, but from the same
-distribution and one by one: load that changes, or a batch of alike requests, is not in here. Lengths
-are ShareGPT's as the shipped tables have them: first turns (prompts up to 1,024 tokens), and prompts
-with the whole conversation. Outputs are ShareGPT's own, at most 1,024 tokens in that source, where
-the paper has Llama-2-13b-chat answer the prompts. Ranges are ours: the paper's are in its picture only.
+Left: the output tokens of ShareGPT's requests for prompts in ranges of length. Right: the error of the
+mean output of a prompt's range, which is Aladdin's predictor, for one request and for the sum over a
+batch. Outputs are those in ShareGPT (1,024 tokens at most); the paper has Llama-2-13b-chat answer the
+prompts.
+
+The median of a range stands beside the mean: it is nearer to a single request, and biased where lengths
+are skewed. History and requests are drawn apart, but from the same distribution and one by one: load that
+changes, or a batch of alike requests, is not in here. Lengths are those of the shipped tables: first
+turns (prompts up to 1,024 tokens), and prompts with the whole conversation. Ranges are ours: the paper's
+are in its picture only.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from pydantic import PositiveInt
 from agents.statistics import mean_interval
 from baselines.aladdin.prediction import PROMPT_EDGES, ConditionalMean
 from experiments.aladdin.setting import lengths
-from experiments.harness.claims import Claim, at_least, at_most, between
+from experiments.harness.claims import Claim, at_least, at_most, between, every
 from experiments.harness.figure import SEEDS, Grid, claimed, dress, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
@@ -211,47 +213,38 @@ def plot(frame: DataFrame, parameters: OutputLengths) -> Any:
 
 @claimed
 def claims(frame: DataFrame, parameters: OutputLengths) -> Iterator[Claim]:
-    """Without bias; a high error; which cancels in part over a batch."""
+    """Section 2.3."""
     batch = parameters.claimed_batch
-    errors = where(frame, kind="batch", predictor="mean")
-    other = where(frame, kind="batch", predictor="median")
+    bias, single, sums = [], [], []
     for table in parameters.tables:
-        mine = where(errors, table=table).astype({"batch": int, "error": float})
+        mine = where(frame, kind="batch", predictor="mean", table=table)
+        mine = mine.astype({"batch": int, "error": float, "bias": float})
         by = mine.pivot(index="seed", columns="batch", values="error")
-        bias = mine.drop_duplicates("seed")["bias"].astype(float)
-        medians_ = where(other, table=table).astype({"batch": int, "error": float})
-        medians_by = medians_.pivot(index="seed", columns="batch", values="error").mean()
-        their_bias = float(medians_["bias"].astype(float).mean())
-        yield between(
-            f"The conditional mean of the history is not biased ({table})",
-            -2,
-            2,
-            mean_interval(100 * bias),
-            nothing=None,
-            unit="% of the actual tokens, too many",
-            paper="non-biased (read as within 2 %)",
-            reason=_worst_range(frame, table),
-            note=f"{_worst_range(frame, table)}; the median's bias is {100 * their_bias:.0f} %",
-        )
-        yield at_least(
-            f"The error of a single prediction is high ({table})",
-            25,
-            mean_interval(100 * by[1]),
-            nothing=0,
-            unit="% of the mean output",
-            paper="may be high (no number; read as 25 % or more)",
-        )
-        yield at_most(
-            f"Errors without bias cancel in part over the requests of a batch ({table})",
-            0.5,
-            mean_interval(by[batch] / by[1]),
-            nothing=1,
-            unit=f"times the relative error of one request, {batch} in a batch",
-            paper="partially cancel (no number; read as half or less)",
-            note=f"independent errors would give {batch**-0.5:.2f}; predicted by the median, "
-            f"the sum of {batch} is {100 * medians_by[batch]:.0f} % off, against "
-            f"{100 * by[batch].mean():.0f} %",
-        )
+        off = mean_interval(100 * mine.drop_duplicates("seed")["bias"])
+        name, reason = TABLES.get(table, table), _worst_range(frame, table)
+        bias.append(between(name, -2, 2, off, nothing=None, unit="% too many", reason=reason))
+        single.append(at_least(name, 25, mean_interval(100 * by[1]), nothing=0, unit="%"))
+        ratio = mean_interval(by[batch] / by[1])
+        sums.append(at_most(name, 0.5, ratio, nothing=1, unit="times the error of one"))
+    yield every(
+        "The conditional mean of past outputs predicts without bias",
+        bias,
+        paper="non-biased (read as within 2 %)",
+        how="means of past outputs by range of prompt length, of requests from the same distribution",
+    )
+    yield every(
+        "The error of a single prediction may be high",
+        single,
+        paper="high (no number; read as 25 % of the mean output)",
+        how="the same predictions, request by request",
+    )
+    yield every(
+        "The errors of a batch's requests partially cancel",
+        sums,
+        paper="partially (no number; read as half or less)",
+        how=f"the same predictions, summed over batches at random; independent errors give {batch**-0.5:.2f}",
+        setting=f"{batch} requests in a batch",
+    )
 
 
 def _worst_range(frame: DataFrame, table: str) -> str:
@@ -261,7 +254,7 @@ def _worst_range(frame: DataFrame, table: str) -> str:
     mean = mean.groupby("low")[["actual", "predicted"]].mean()
     off = 100 * (mean["predicted"] / mean["actual"] - 1)
     low = off.abs().idxmax()
-    return f"of the ranges, that from {low:.0f} prompt tokens on is off most, by {off[low]:+.1f} %"
+    return f"the range from {low:.0f} prompt tokens on is off most, by {off[low]:+.1f} %"
 
 
 def _none(value: Any) -> bool:

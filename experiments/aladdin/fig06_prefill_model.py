@@ -1,13 +1,14 @@
 """Prefill time as a line in the input tokens of a batch (Eq. 2), against measured points.
 
-Points: batches of 1, 2, 4 and 8 prompts, by the input tokens of the whole batch, on A100; "end-to-end"
-iterations were measured whole (NVLink machines), "composed" ones are sums of measured kernels, in
-which batches differ by attention alone. The line and its 95 % prediction interval are a least-squares
-fit to all batches from `least_tokens` on, where a prompt has "a reasonable input length" (section 3.2);
-hollow points below take no part. An error is the prediction's, of the measured time; "left out" means
-that all points with as many input tokens were no part of the fit. Composed attention is a formula in
-FLOPs, matrix products are measured kernels. The panels of V100 show a roofline from its data sheet and
-validate nothing.
+Points are batches of 1, 2, 4 and 8 prompts on A100: end-to-end iterations were measured whole, composed
+ones are sums of measured kernels. The line is a least-squares fit to all batches from `least_tokens` on,
+with its 95 % prediction interval; hollow points below take no part. The panels of V100 show a roofline
+and validate nothing.
+
+Batches in composed times differ by attention alone, which is a formula in FLOPs there; matrix products
+are measured kernels. End-to-end times come from machines with NVLink. From `least_tokens` on a prompt has
+"a reasonable input length" (section 3.2). An error is the prediction's, of the measured time; "left out"
+means that all points with as many input tokens were no part of the fit.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from pydantic import PositiveInt
 from agents.statistics import Interval
 from baselines.aladdin.performance import LinearFit
 from experiments.aladdin.measured import KINDS, NO_V100, SETS, check, points
+from experiments.aladdin.parts import in_order, nearest
 from experiments.aladdin.setting import SLOS_S, shown
 from experiments.harness.claims import Claim, at_most, exact
+from experiments.harness.claims import every as of_all
 from experiments.harness.figure import claimed, dress, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
@@ -123,7 +126,7 @@ def plot(frame: DataFrame, parameters: PrefillModel) -> Any:
     figure = new_figure(14.0, 6.6)
     panels = figure.subplots(2, -(-len(SETS) // 2), squeeze=False).ravel()
     for axes, (llm, gpu, tp, kind) in zip(panels, SETS, strict=False):
-        mine = _of(frame, llm, gpu, tp, kind)
+        mine = where(frame, llm=llm, gpu=gpu, tp=tp, kind=kind)
         ordered = mine.sort_values("total")
         line = ordered[ordered["used"]]
         for k, requests in enumerate(parameters.requests):
@@ -158,48 +161,52 @@ def plot(frame: DataFrame, parameters: PrefillModel) -> Any:
 
 @claimed
 def claims(frame: DataFrame, parameters: PrefillModel) -> Iterator[Claim]:
-    """Errors below 4 %, no matter how many prompts; an interval within 10 tokens."""
+    """Section 6.2."""
+    fit = "least-squares line through measured batches, a part per worker and kind of times"
+    errors, metrics, batches, intervals = [], [], [], []
     for llm, gpu, tp, kind in SETS:
-        where = f"{shown(llm, gpu, tp)}, {kind}"
-        mine = _of(frame, llm, gpu, tp, kind)
-        used = mine[mine["used"]]
+        mine = where(frame, llm=llm, gpu=gpu, tp=tp, kind=kind)
+        used, name = mine[mine["used"]], f"{shown(llm, gpu, tp)}, {kind}"
         measured = kind != "roofline"
-        worst = float(100 * used["error"].abs().max())
-        yield at_most(
-            f"Predicted prefill times are wrong by less than 4 % ({where})",
-            4,
-            exact(worst) if measured else NONE,
-            nothing=None,
-            unit="% at worst",
-            reason=_why(used) if measured else NO_V100,
-            note=_errors(mine) if measured else f"the line is within {worst:.0f} % of the roofline",
-        )
-        if not measured:
-            continue
-        spread = batch_spread(used)
-        yield at_most(
-            f"Batches of {_list(parameters.requests)} prompts with the same input tokens take "
-            f"the same time ({where})",
-            4,
-            exact(100 * spread.max()) if len(spread) else NONE,
-            nothing=None,
-            unit="% apart at worst",
-            paper="not related to the batch size (read as within the 4 % of the model)",
-            reason=_batches(spread, kind),
-        )
-        yield at_most(
-            f"The prediction interval is within 10 tokens of the prediction ({where})",
-            10,
-            exact(float(used["interval_tokens"].iloc[0])),
-            nothing=None,
-            unit=f"tokens at the TTFT SLO, or {parameters.most_tokens:,} tokens if these keep it "
-            f"({parameters.level:.0%} interval)",
-            reason="points are off the line by "
-            f"{100 * used['error'].abs().mean():.1f} % on average, which is as many tokens as "
-            f"{_off_tokens(used):.0f} on average",
-            note="the line itself (its confidence interval) is known to "
-            f"{float(used['line_tokens'].iloc[0]):.0f} tokens there",
-        )
+        worst = exact(100 * float(used["error"].abs().max())) if measured else NONE
+        why = "" if measured else NO_V100
+        errors.append(at_most(name, 4, worst, nothing=None, unit="% at worst", reason=why))
+        metrics.append(at_most(name, 10, worst, nothing=None, unit="% at worst", reason=why))
+        if measured:
+            spread = batch_spread(used)
+            apart = exact(100 * spread.max()) if len(spread) else NONE
+            batches.append(at_most(name, 4, apart, nothing=None, unit="% apart at worst"))
+            tokens = exact(float(used["interval_tokens"].iloc[0]))
+            intervals.append(at_most(name, 10, tokens, nothing=None, unit="tokens"))
+    found = frame[frame["used"] & (frame["kind"] != "roofline")]
+    off = 100 * found["error"].abs().groupby([found[c] for c in ("llm", "tp", "kind")]).mean()
+    yield of_all(
+        "Predicted prefill times are wrong by less than 4 %",
+        in_order(errors),
+        how=fit,
+        reason=f"{nearest(errors)}; on average the lines are off by {off.min():.1f} to {off.max():.1f} %",
+    )
+    yield of_all(
+        "Aladdin predicts performance metrics with a maximum error below 10 %",
+        in_order(metrics),
+        how=f"{fit}; prefill is the metric with the largest error",
+        reason=f"{nearest(metrics)}; decode (Figure 7) and KV memory (Figure 8) stay below 10 %",
+    )
+    yield of_all(
+        "Prefill time does not depend on how many prompts the same input tokens are spread over",
+        in_order(batches),
+        paper="not related to the batch size (read as within the 4 % of the model)",
+        how=f"measured batches of {', '.join(map(str, parameters.requests))} prompts with the same total",
+        reason=f"{nearest(batches)}; several short prompts need less attention than a long one in composed "
+        "times, but take longer in end-to-end ones",
+    )
+    yield of_all(
+        "The prediction interval of prefill is within 10 tokens of the prediction",
+        in_order(intervals),
+        how=f"{100 * parameters.level:g} % prediction interval of the fitted line",
+        setting=f"at the TTFT SLO, or at {parameters.most_tokens:,} tokens if these keep it",
+        reason=f"{nearest(intervals)}; the measured points scatter that much around the line",
+    )
 
 
 def batch_spread(used: DataFrame) -> Any:
@@ -208,52 +215,3 @@ def batch_spread(used: DataFrame) -> Any:
     wide = some.agg(["max", "min", "count"])
     wide = wide[wide["count"] > 1]
     return wide["max"] / wide["min"] - 1
-
-
-def _batches(spread: Any, kind: str) -> str:
-    found = (
-        f"median over {len(spread)} totals {100 * spread.median():.1f} %, most at "
-        f"{spread.idxmax():.0f} tokens"
-    )
-    if kind == "composed":
-        return f"{found}: attention is less for several short prompts than for one long prompt"
-    return f"{found}: several prompts take longer than one of as many tokens in these measurements"
-
-
-def _errors(mine: DataFrame) -> str:
-    used, below = mine[mine["used"]], mine[~mine["used"].astype(bool)]
-    text = (
-        f"{len(used)} points, {100 * used['error'].abs().mean():.1f} % on average; left out in turn "
-        f"{100 * used['held_out'].astype(float).abs().mean():.1f} % on average and "
-        f"{100 * used['held_out'].astype(float).abs().max():.0f} % at worst"
-    )
-    if len(below):
-        text += f"; shorter inputs {100 * below['error'].abs().max():.0f} % at worst"
-    return text
-
-
-def _why(used: DataFrame) -> str:
-    """Where the worst point is, what a term for attention changes, and how uneven the points are."""
-    worst = used.loc[used["error"].abs().idxmax()]
-    single = where(used, requests=1).sort_values("total")
-    each = 1e3 * (single["seconds"].diff() / single["total"].diff()).dropna()
-    return (
-        f"worst at {worst['requests']:.0f} x {worst['tokens_each']:.0f} tokens "
-        f"({100 * worst['error']:+.1f} %); with a term for attention (the sum of squared prompts) the "
-        f"worst error is {100 * float(used['worst_with_attention'].iloc[0]):.1f} %; from one measured "
-        f"prompt length to the next a token costs {each.min():.3f} to {each.max():.3f} ms"
-    )
-
-
-def _off_tokens(used: DataFrame) -> float:
-    off = (used["predicted_s"] - used["seconds"]).abs() / used["per_token_s"]
-    return float(off.mean())
-
-
-def _of(frame: DataFrame, llm: str, gpu: str, tp: int, kind: str) -> DataFrame:
-    mine = where(frame, llm=llm, gpu=gpu)
-    return where(mine, tp=tp, kind=kind)
-
-
-def _list(values: Any) -> str:
-    return ", ".join(str(value) for value in values)

@@ -1,14 +1,16 @@
 """Decode time as a line in batch and context (Eq. 3), and the context that keeps the SLO (Eq. 4).
 
-Above: iteration time against the context of the whole batch, a colour per batch size, points measured
-on A100 (as in Figure 6) and lines fitted to all of 2 to `most_requests` requests. Below, as the paper
-shows it: the context at which an iteration takes the decode SLO of Table 2, by batch size, predicted
-with its 95 % interval, and measured (on a straight line between two measured contexts; batches whose
-measured contexts do not reach the SLO, or start above it, have no point). End-to-end times vary the
-context of single requests only, so these are in that fit, against the equation's b > 1, and it gives
-no context limits. In composed times decode attention is a formula (a constant, and bytes of KV over a
-bandwidth, fitted to measured kernels), so they test how time depends on the batch and not on context.
-Nobody measured batches of unequal contexts. The panels of V100 show a roofline and validate nothing.
+Above: iteration time against the context of the batch, a colour per batch size, with points measured on
+A100 (as in Figure 6) and lines fitted to all of 2 to `most_requests` requests. Below: the context at
+which an iteration takes the decode SLO of Table 2, by batch size, predicted with its 95 % interval and
+measured. The panels of V100 show a roofline and validate nothing.
+
+Measured limits lie on a straight line between two measured contexts; batches whose measured contexts do
+not reach the SLO, or start above it, have no point. End-to-end times vary the context of single requests
+only, so these are in that fit, against the equation's b > 1, and it gives no context limits. In composed
+times decode attention is a formula (a constant, and bytes of KV over a bandwidth, fitted to measured
+kernels), so they test how time depends on the batch and not on context. Batches of unequal contexts were
+measured by no source.
 """
 
 from __future__ import annotations
@@ -22,27 +24,19 @@ from numpy.typing import NDArray
 from agents.statistics import Interval
 from baselines.aladdin.performance import LinearFit
 from experiments.aladdin.measured import KINDS, NO_V100, SETS, check, points
+from experiments.aladdin.parts import in_order, nearest
 from experiments.aladdin.setting import SLOS_S, shown
-from experiments.harness.claims import Claim, at_most, exact
+from experiments.harness.claims import Claim, at_most, exact, less
+from experiments.harness.claims import every as of_all
 from experiments.harness.figure import claimed, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
-from llmscale_env.cluster.cards import gpu_card, llm_card
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 FIGURE = "Figure 7"
 NONE = Interval(float("nan"), float("nan"), float("nan"))
-LEVELS = {
-    2: "the source has two levels that are not the context's: runs of 128 output tokens take 54 to 55 ms "
-    "an iteration, longer ones 60 to 61 ms at the same contexts",
-    4: "runs with prompts of 128 and 256 tokens take 42 ms an iteration, all others 43 to 45 ms without "
-    "a trend in the context",
-}
-"""What single requests measured end to end differ by, by degree: see the table."""
-
-BY_FORMULA = "attention in composed times is a line in the context by construction"
 
 
 class DecodeModel(Parameters):
@@ -220,53 +214,54 @@ def _legend(axes: Any, colours: Mapping[int, Any], level: float) -> tuple[list[A
 
 @claimed
 def claims(frame: DataFrame, parameters: DecodeModel) -> Iterator[Claim]:
-    """Errors below 5 %, an interval within 300 tokens, less context in larger batches."""
+    """Sections 6.2 and 3.2."""
+    errors, intervals, limits, singles = [], [], [], []
     for llm, gpu, tp, kind in SETS:
-        where = f"{shown(llm, gpu, tp)}, {kind}"
-        mine = _of(frame, llm, gpu, tp, kind)
-        all_points = mine[mine["row"] == "point"]
-        used = all_points[all_points["used"].eq(True)]
-        limits = mine[mine["row"] == "limit"]
-        worst = 100 * float(used["error"].astype(float).abs().max())
+        mine, name = _of(frame, llm, gpu, tp, kind), f"{shown(llm, gpu, tp)}, {kind}"
         measured = kind != "roofline"
-        yield at_most(
-            f"Predicted decode times are wrong by less than 5 % ({where})",
-            5,
-            exact(worst) if measured else NONE,
-            nothing=None,
-            unit="% at worst",
-            reason=_why(used) if measured else NO_V100,
-            note=_errors(all_points) + f"; {BY_FORMULA}" * (kind == "composed")
-            if measured
-            else f"the line is within {worst:.1f} % of the roofline, which is one itself",
-        )
+        points_, limit = where(mine, row="point"), where(mine, row="limit")
+        used = points_[points_["used"].eq(True)]
+        worst = exact(100 * float(used["error"].astype(float).abs().max())) if measured else NONE
+        why = "" if measured else NO_V100
+        errors.append(at_most(name, 5, worst, nothing=None, unit="% at worst", reason=why))
         if not measured:
             continue
         if kind != "end-to-end":
-            off = interval_tokens(limits, parameters.most_context)
-            yield at_most(
-                f"The prediction interval is within 300 tokens of the predicted context ({where})",
-                300,
-                exact(off),
-                nothing=None,
-                unit=f"tokens at most over the batches ({parameters.level:.0%} interval)",
-                reason=_interval(used),
-            )
-            yield _falls(limits, all_points, where)
-        single = all_points[all_points["requests"] == 1].sort_values("total")
-        yield at_most(
-            f"The iteration of a single request is nearly constant in its context ({where})",
-            1.05,
-            exact(float(single["seconds"].max() / single["seconds"].min())),
-            nothing=None,
-            unit=f"times the shortest, from {single['total'].min():.0f} to "
-            f"{single['total'].max():.0f} tokens",
-            paper="nearly constant (read as within 5 %)",
-            reason=LEVELS[tp] if kind == "end-to-end" else _reading(single, llm, gpu, tp),
-        )
+            tokens = exact(interval_tokens(limit, parameters.most_context))
+            intervals.append(at_most(name, 300, tokens, nothing=None, unit="tokens"))
+            limits.append(less(name, 1, _falls(limit), unit="times that of the smallest batch"))
+        single = where(points_, requests=1)["seconds"]
+        longest = exact(float(single.max() / single.min()))
+        singles.append(at_most(name, 1.05, longest, nothing=None, unit="times the shortest"))
+    formula = "attention in composed times is a line in the context by construction"
+    yield of_all(
+        "Predicted decode times are wrong by less than 5 %",
+        in_order(errors),
+        how=f"least-squares fit of Eq. 3 to measured iterations; {formula}",
+        reason=f"{nearest(errors)}; on several GPUs single batch sizes lie off the line",
+    )
+    yield of_all(
+        "The prediction interval of decode is within 300 tokens of the predicted context",
+        in_order(intervals),
+        how=f"{100 * parameters.level:g} % prediction interval of the fit, the widest over the batches",
+        reason=f"{nearest(intervals)}; a token takes below a microsecond, so errors are many tokens",
+    )
+    yield of_all(
+        "The larger the batch, the less context it may have within the SLO",
+        in_order(limits),
+        paper="less (Eq. 4)",
+        how="measured limits of the largest batch against the smallest that reaches the SLO",
+        reason=f"{nearest(limits)}; on 2 GPUs 16 and 64 requests take as long but for their context",
+    )
+    yield of_all(
+        "The iteration of a single request is nearly constant in its context",
+        in_order(singles),
+        paper="nearly constant (read as within 5 %)",
+        how="measured iterations of one request, the longest over the shortest",
+        reason=f"{nearest(singles)}; reading the KV of every head takes time with multi-head attention",
+    )
     yield at_most(
-        "Batches of one size and one context in all take the same time, however the context is "
-        "spread over their requests",
+        "Batches of one size and one context in all take the same time, however it is spread over requests",
         5,
         NONE,
         nothing=None,
@@ -285,72 +280,11 @@ def interval_tokens(limits: DataFrame, most_context: float) -> float:
     return float(off.abs().max().max())
 
 
-def _falls(limits: DataFrame, all_points: DataFrame, where: str) -> Claim:
-    """Eq. 4: the measured limit of the largest batch against that of the smallest."""
-    seen = limits.dropna(subset=["measured_tokens"]).sort_values("requests")
-    value, unit, reason = NONE, "times", "no measured context makes an iteration as long as the SLO"
-    if len(seen) > 1:
-        first, last = seen.iloc[0], seen.iloc[-1]
-        value = exact(float(last["measured_tokens"]) / float(first["measured_tokens"]))
-        ends = [int(first["requests"]), int(last["requests"])]
-        unit = f"times, {ends[1]} against {ends[0]} requests (measured limits)"
-        names = ["requests", "total", "seconds", "per_token_s"]
-        short = all_points.sort_values("total")[names].groupby("requests").first()
-        base = 1e3 * (short["seconds"] - short["total"] * short["per_token_s"])
-        reason = "an iteration takes, less what its context does, " + ", ".join(
-            f"{base[b]:.1f} ms with {b} requests" for b in ends
-        )
-    return at_most(
-        f"The larger the batch, the less context it may have within the SLO ({where})",
-        0.99,
-        value,
-        nothing=1.0,
-        unit=unit,
-        paper="less (Eq. 4)",
-        reason=reason,
-    )
-
-
-def _why(used: DataFrame) -> str:
-    """Which batch sizes are above or below the line."""
-    mean = used.astype({"error": float}).groupby("requests")["error"].mean()
-    text = ", ".join(f"{100 * value:+.1f} % at {b}" for b, value in mean.items())
-    return f"mean error by batch size: {text}"
-
-
-def _errors(all_points: DataFrame) -> str:
-    names = ["requests", "total", "error", "held_out"]
-    used = all_points[all_points["used"].eq(True)].astype(dict.fromkeys(names, float))
-    larger = all_points[all_points["requests"] > used["requests"].max()]
-    text = (
-        f"{len(used)} points, {100 * used['error'].abs().mean():.1f} % on average; left out in turn "
-        f"{100 * used['held_out'].abs().mean():.1f} % on average and "
-        f"{100 * used['held_out'].abs().max():.0f} % at worst"
-    )
-    if len(larger):
-        worst = 100 * larger["error"].astype(float).abs().max()
-        text += f"; batches of up to {larger['requests'].max():.0f} {worst:.0f} % at worst"
-    return text
-
-
-def _interval(used: DataFrame) -> str:
-    off = 1e3 * float((used["predicted_s"] - used["seconds"]).astype(float).std())
-    return (
-        f"points scatter by {off:.2f} ms around the line, and a token of context takes "
-        f"{1e6 * float(used['per_token_s'].iloc[0]):.3f} microseconds"
-    )
-
-
-def _reading(single: DataFrame, llm: str, gpu: str, tp: int) -> str:
-    slope = np.polyfit(single["total"].astype(float), single["seconds"].astype(float), 1)[0]
-    card = gpu_card(gpu)
-    reading = llm_card(llm).kv_bytes_per_token_per_gpu(tp) / card.memory_bytes_per_s
-    return (
-        f"a token of context takes {1e6 * float(slope):.2f} microseconds, of which reading its KV from "
-        f"memory is {1e6 * reading:.2f} at least; multi-head attention keeps KV of every head"
-    )
+def _falls(limits: DataFrame) -> Interval:
+    """Eq. 4: the measured limit of the largest batch over that of the smallest."""
+    seen = limits.dropna(subset=["measured_tokens"]).sort_values("requests")["measured_tokens"]
+    return exact(float(seen.iloc[-1]) / float(seen.iloc[0])) if len(seen) > 1 else NONE
 
 
 def _of(frame: DataFrame, llm: str, gpu: str, tp: int, kind: str) -> DataFrame:
-    mine = where(frame, llm=llm, gpu=gpu)
-    return where(mine, tp=tp, kind=kind)
+    return where(frame, llm=llm, gpu=gpu, tp=tp, kind=kind)

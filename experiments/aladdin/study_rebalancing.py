@@ -1,12 +1,14 @@
 """What re-balancing (Algorithm 2) moves, and what it is worth.
 
-The paper gives no number for Algorithm 2. Here a machine of 4 GPUs serves chat requests near what it
-can take (`aladdin-13b-a100`), with predictions by the conditional mean, as the paper has them, and with
-the true length times a log-normal factor of log-standard deviation 1. Compared with no moves at all:
-errors accumulated for outstanding requests (the paper's words, and the policy's default) or of one
-heartbeat; the sum of distances as printed or of squares; and moves that need not keep the constraints at
-their new worker (the paper does not ask). Left: requests moved; right: what it does to the share of
-requests that keep both SLOs. Only requests that have not started can move, and most start at the next
+A machine of 4 A100 serves chat requests near what it can take, with predictions by the conditional mean,
+as the paper has them, or by the true length times noise. Readings of Algorithm 2 are compared with no
+moves at all: left the requests moved, right the change in the share of requests that keep both SLOs. The
+paper gives no number for it.
+
+Readings: errors accumulated for outstanding requests (the paper's words, and the policy's default) or of
+one heartbeat; the sum of distances as printed or of squares; and moves that need not keep the constraints
+at their new worker (the paper does not ask). The scenario is `aladdin-13b-a100`; the noise is log-normal,
+of log-standard deviation 1. Only requests that have not started can move, and most start at the next
 iteration.
 """
 
@@ -22,7 +24,7 @@ from agents.statistics import mean_interval
 from baselines import make_policy
 from experiments.aladdin.end_to_end import fluid_rate
 from experiments.aladdin.serving import four_gpus, measured
-from experiments.harness.claims import Claim, at_least
+from experiments.harness.claims import Claim, at_least, every
 from experiments.harness.figure import SEEDS, Grid, claimed
 from experiments.harness.parameters import Parameters, ours
 from experiments.output import new_figure
@@ -141,22 +143,27 @@ def plot(frame: DataFrame, parameters: Rebalancing) -> Any:
 @claimed
 def claims(frame: DataFrame, parameters: Rebalancing) -> Iterator[Claim]:
     """Section 4.3 in words; the number is ours."""
+    predictor, parts = "conditional_mean", []
+    if predictor not in parameters.predictors:
+        return
     for load in parameters.loads:
-        for predictor in parameters.predictors:
-            others = "; ".join(
-                f"{label}: {moved(frame, load, predictor, name):.2f} moves per 100 requests, "
-                f"{gains(frame, load, predictor, name).mean():+.2f} points"
-                for name, (label, _) in VARIANTS.items()
-                if name != OFF
-            )
-            yield at_least(
-                f"Re-balancing reduces the effect of prediction errors (load {load:g}, "
-                f"{PREDICTORS[predictor]})",
+        readings = {n: gains(frame, load, predictor, n).mean() for n in VARIANTS if n != OFF}
+        best = max(readings, key=readings.__getitem__)
+        parts.append(
+            at_least(
+                f"load {load:g}",
                 1,
                 mean_interval(gains(frame, load, predictor, ON)),
                 nothing=0,
                 unit="points of attainment",
-                paper="reduces (no number; read as a point of attainment: ours)",
-                reason=f"{moved(frame, load, predictor, ON):.2f} moves per 100 requests",
-                note=others,
+                reason=f"{moved(frame, load, predictor, ON):.1f} of 100 requests move, since most have "
+                f"started; the best reading ({VARIANTS[best][0]}) gains {readings[best]:+.2f} points",
             )
+        )
+    yield every(
+        "Re-balancing reduces the effect of prediction errors",
+        parts,
+        paper="reduced (no number; read as a point of attainment)",
+        how="Algorithm 2 as the policy has it, against no moves, with the same requests",
+        setting=f"predictions: {PREDICTORS[predictor]}",
+    )

@@ -1,17 +1,17 @@
 """Best GPUs per worker by LLM and GPU (Eq. 5 and 6).
 
 Throughput per GPU of a worker with 1, 2 or 4 GPUs, the smaller of that with KV memory full and that at
-the largest batch that keeps Table 2's decode SLO; the best degree is compared with the paper's. Times
-are this project's for A100 (end-to-end for Llama-2-70B; composed of kernels, a floor, for the smaller
-ones) and a roofline for V100, which nobody measured here. The paper's A100s have PCIe only and its
-V100s NVLink; ours were measured over NVLink, and PCIe adds what its all-reduces take longer at the
-card's bandwidth. Both links are shown for both GPUs. The demand of a request, the paper's m_r, is read
-as that at its end, of ShareGPT's first turns; "held" is the mean over the time that it decodes. Composed
-times and the roofline leave out what an engine does around its kernels: reasons and notes say what the
-best degree were if each iteration of several GPUs took so much longer (`overheads_ms`; in the
-engines of the paper's time, their processes' communication was measured at 6 to 7 ms). How well Eq. 5,
-k4 / N + c4, tells iteration times of several degrees is shown where three of them hold the LLM: the line is
-fitted to one request alone, communication included (it has the same shape in N, so it cannot be told apart).
+the largest batch that keeps Table 2's decode SLO. Times on A100 are end-to-end for Llama-2-70B and
+composed of kernels for the smaller ones; those on V100 are a roofline, since no V100 was measured.
+
+The paper's A100s have PCIe only and its V100s NVLink; ours were measured over NVLink, and PCIe adds what
+its all-reduces take longer at the card's bandwidth. Both links are shown for both GPUs. The demand of a
+request, the paper's m_r, is read as that at its end, of ShareGPT's first turns; "held" is the mean over
+the time that it decodes. Composed times and the roofline leave out what an engine does around its
+kernels: `overheads_ms` adds so much to each iteration of several GPUs (in the engines of the paper's
+time, their processes' communication was measured at 6 to 7 ms). How well Eq. 5, k4 / N + c4, gives
+iteration times of several degrees is shown where three of them hold the LLM: the line is fitted to one
+request alone, communication included (it has the same shape in N, so the two cannot be told apart).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from baselines.aladdin.configuration import (
     fit_degrees,
 )
 from experiments.aladdin.setting import DEGREES, GPU_NAMES, LENGTHS, SHORT, SLOS_S, lengths
-from experiments.harness.claims import Claim, about, at_most, exact
+from experiments.harness.claims import Claim, about, asked, at_most, every, exact, more
 from experiments.harness.figure import SEEDS, Grid, claimed, dress, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
@@ -203,82 +203,86 @@ def plot(frame: DataFrame, parameters: Configuration) -> Any:
 
 @claimed
 def claims(frame: DataFrame, parameters: Configuration) -> Iterator[Claim]:
-    """The degrees of Table 3, with the paper's links."""
+    """Table 3, the introduction on workers of all GPUs, and Eq. 5."""
     plain = where(frame, overhead_ms=0)
+    wide = max(parameters.degrees)
+    smaller: list[bool] = []
     for gpu in parameters.gpus:
         link = OWN_LINK[gpu]
         if link not in parameters.links:
             continue
+        cells = []
         for llm in parameters.llms:
-            own = _of(plain, llm, gpu, link)
-            degree = DEGREES.get((llm, gpu), 0)
-            name = f"{SHORT[llm]} on {GPU_NAMES[gpu]} ({LINKS[link]}, {_kind(own)})"
-            if degree == 0:
-                yield about(
-                    f"No worker of up to {max(parameters.degrees)} GPUs holds {name}",
-                    0,
-                    _best(own),
+            own, degree = _of(plain, llm, gpu, link), DEGREES.get((llm, gpu), 0)
+            best = _best(own)
+            if best.mean > 0:
+                smaller.append(best.mean < wide)
+            cells.append(
+                about(
+                    f"{SHORT[llm]}, {_kind(own)}",
+                    degree,
+                    best,
                     nothing=None,
-                    unit="GPUs per worker at best",
-                    paper="N/A",
-                    reason=_degrees(own),
+                    unit="per worker" if degree else "per worker (none holds it)",
+                    paper=f"{degree}" if degree else "N/A",
+                    reason=_degrees(own) + _slower(frame, llm, gpu, link),
                 )
-                continue
-            slow = "" if _kind(own) == SOURCES["end-to-end"] else _slower(frame, llm, gpu, link)
-            yield about(
-                f"The best worker for {name} has",
-                degree,
-                _best(own),
-                nothing=None,
-                unit="GPUs",
-                paper=f"{degree} GPU{'s' if degree > 1 else ''}",
-                reason=f"{_degrees(own)}{slow}",
-                note="; ".join(
-                    f"with {LINKS[other]} the best has "
-                    f"{_best(_of(plain, llm, gpu, other)).mean:g} GPUs"
-                    + (_slower(frame, llm, gpu, other) if slow else "")
-                    for other in parameters.links
-                    if other != link
-                ),
             )
-    plain_errors = plain["eq5_error"].astype(float).dropna().abs()
-    if len(plain_errors):
-        worst = plain.loc[plain_errors.idxmax()]
-        yield at_most(
-            "Eq. 5 predicts the iteration time of every degree with an error below 10 %",
-            10,
-            exact(100 * float(plain_errors.max())),
-            nothing=None,
-            unit="% at worst",
-            paper="less than 10 % (section 6, of all performance metrics)",
-            reason=f"worst for {SHORT[worst['llm']]} on {GPU_NAMES[worst['gpu']]} over "
-            f"{LINKS[worst['link']]}: {_singles(plain, worst)}; the line falls half as much "
-            "from 2 to 4 GPUs as from 1 to 2, and those times do not",
-            note=f"mean {100 * float(plain_errors.mean()):.1f} %, of a line through three degrees",
+        yield every(
+            f"Table 3: the best number of GPUs per worker on {GPU_NAMES[gpu]}",
+            cells,
+            paper=", ".join(
+                f"{cell.paper} ({SHORT[llm]})"
+                for llm, cell in zip(parameters.llms, cells, strict=True)
+            ),
+            how="the most throughput per GPU by Eq. 6, limited by KV memory or the decode SLO",
+            setting=LINKS[link],
+        )
+    if smaller:
+        others = plain[plain["link"] != plain["gpu"].map(OWN_LINK)]
+        other = [_best(part).mean for _, part in others.groupby(["llm", "gpu"])]
+        yield more(
+            "One worker of all GPUs of a machine is suboptimal for most models",
+            50,
+            exact(100 * sum(smaller) / len(smaller)),
+            unit=f"% of the {len(smaller)} pairs of LLM and GPU that fit",
+            paper="most (read as more than half)",
+            how=f"Eq. 6 finds more throughput per GPU with fewer than {wide} GPUs per worker",
+            setting="links as in the paper",
+            note=f"with the links swapped, {wide} GPUs are best for {other.count(wide)}"
+            if other
+            else "",
+        )
+    off = plain["eq5_error"].astype(float).dropna().abs()
+    if len(off):
+        worst = plain.loc[off.idxmax()]
+        where_ = f"{SHORT[worst['llm']]} on {GPU_NAMES[worst['gpu']]}, {LINKS[worst['link']]}"
+        yield asked(
+            at_most(
+                "Is Eq. 5 within 10 % at every degree?",
+                10,
+                exact(100 * float(off.max())),
+                nothing=None,
+                unit=f"% at worst ({where_})",
+                how="a line in 1 / GPUs through the times of one request at three degrees",
+                reason=f"{100 * float(off.mean()):.1f} % on average; the line falls half as much from 2 to 4 "
+                "GPUs as from 1 to 2, and those times do not",
+            )
         )
 
 
-def _singles(plain: DataFrame, one: Any) -> str:
-    """Times of one request alone, by degree, where a row is from."""
-    mine = _of(plain, one["llm"], one["gpu"], one["link"]).groupby("tp")["single_s"].first()
-    return ", ".join(f"{1e3 * seconds:.1f} ms with {tp}" for tp, seconds in mine.items())
-
-
 def _slower(frame: DataFrame, llm: str, gpu: str, link: str) -> str:
-    """The best degree by what an iteration of several GPUs takes longer."""
-    best = [
-        f"{_best(part).mean:g} with {extra:g} ms"
-        for extra, part in _of(frame, llm, gpu, link).groupby("overhead_ms")
-        if extra
-    ]
-    if not best:
+    """The best degree by what an iteration of several GPUs takes longer, where times leave that out."""
+    mine = _of(frame, llm, gpu, link)
+    by = {f"{extra:g}": _best(part).mean for extra, part in mine.groupby("overhead_ms") if extra}
+    if not by or _kind(mine) == SOURCES["end-to-end"]:
         return ""
-    return f", and if iterations of several GPUs took longer, {', '.join(best)}"
+    found = ", ".join(f"{best:g} with {extra} ms" for extra, best in by.items())
+    return f"; if iterations of several GPUs took longer: {found}"
 
 
 def _of(frame: DataFrame, llm: str, gpu: str, link: str) -> DataFrame:
-    mine = where(frame, llm=llm, gpu=gpu)
-    return where(mine, link=link)
+    return where(frame, llm=llm, gpu=gpu, link=link)
 
 
 def _kind(mine: DataFrame) -> str:
@@ -292,19 +296,6 @@ def _best(mine: DataFrame) -> Interval:
 
 
 def _degrees(mine: DataFrame) -> str:
-    """Throughput per GPU of each degree, and what limits it."""
-    words = []
-    for tp, part in mine.groupby("tp"):
-        row = part.iloc[0]
-        if row["throughput"] == 0:
-            words.append(f"{tp}: {row['reason']}")
-            continue
-        why = (
-            f"{row['kv_batch']:.0f} requests fill {row['kv_capacity_tokens']:,.0f} tokens of KV memory"
-            if row["bottleneck"] == "kv"
-            else f"the SLO allows {row['slo_batch']:.0f} requests"
-        )
-        words.append(f"{tp}: {part['throughput'].mean():,.0f} tokens/s per GPU ({why})")
-    return f"with {mine['request_tokens'].mean():.0f} tokens per request, by GPUs: " + "; ".join(
-        words
-    )
+    """Throughput per GPU by degree."""
+    by = mine.groupby("tp")["throughput"].mean()
+    return "tokens/s per GPU: " + ", ".join(f"{value:,.0f} with {tp}" for tp, value in by.items())
