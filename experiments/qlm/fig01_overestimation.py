@@ -351,4 +351,3 @@ def _mean(gpus: Any, most: int, seeds: int) -> str:
     more = f"more than {most} GPUs in {unable} of {seeds} runs"
     found = f"{gpus.mean():.0f} GPUs" if len(gpus) else ""
     return ", ".join([found] * bool(found) + [more] * bool(unable))
-

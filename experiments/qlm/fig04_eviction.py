@@ -210,7 +210,9 @@ def claims(frame: DataFrame, parameters: Eviction) -> Iterator[Claim]:
                 note=f"by size of the burst: {listed(ratio.mean(), 'x', '.2g')}",
             )
         )
-    batch = f"a batch of up to {parameters.batch_limit} and bursts of up to {max(parameters.bursts)}"
+    batch = (
+        f"a batch of up to {parameters.batch_limit} and bursts of up to {max(parameters.bursts)}"
+    )
     yield best_of(
         "Without eviction head-of-line blocking can be in the order of tens of seconds",
         sorted(waits, key=lambda part: -part.ours.mean),

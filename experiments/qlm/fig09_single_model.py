@@ -178,7 +178,11 @@ def claims(frame: DataFrame, parameters: SingleModel) -> Iterator[Claim]:
     yield from _throughput_claims(main, parameters, others)
     for other, low, how in (
         ("vllm", 40, "QLM orders interactive requests first and evicts batch requests for them"),
-        ("shepherd", 50, "QLM batches continuously; SHEPHERD's batches wait for their last request"),
+        (
+            "shepherd",
+            50,
+            "QLM batches continuously; SHEPHERD's batches wait for their last request",
+        ),
     ):
         if other not in others:
             continue
@@ -198,7 +202,7 @@ def claims(frame: DataFrame, parameters: SingleModel) -> Iterator[Claim]:
             paper=f"{low} to 90 %",
             how=how,
             note=other_readings(parts),
-            setting="interactive requests, as section 8.2 reads, at the rate where it is most",
+            setting="thirds of each class; interactive requests, as section 8.2 reads, at the best rate",
         )
     parts = [
         every(
@@ -251,7 +255,9 @@ def _throughput_claims(
         return found
 
     def above(sentence: str, number: float, values: Series, **words: Any) -> Claim:
-        return gain(sentence, number, mean_interval(100 * (values - 1)), nothing=0, unit="%", **words)
+        return gain(
+            sentence, number, mean_interval(100 * (values - 1)), nothing=0, unit="%", **words
+        )
 
     if batching := [other for other in others if other != "shepherd"]:
         parts = []

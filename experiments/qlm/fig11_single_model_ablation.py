@@ -147,9 +147,7 @@ def claims(frame: DataFrame, parameters: Ablation) -> Iterator[Claim]:
         note=other_readings(parts),
         setting="interactive requests, as section 8.2 reads",
     )
-    parts = [
-        more(name, 0, percent(part, "requests_per_s"), unit="%") for name, part in rates
-    ]
+    parts = [more(name, 0, percent(part, "requests_per_s"), unit="%") for name, part in rates]
     yield led_by(
         "Request eviction increases request throughput",
         parts,

@@ -180,7 +180,7 @@ def claims(frame: DataFrame, parameters: MultiModel) -> Iterator[Claim]:
                 how=how,
                 reason="Batch-2 requests have an hour and are on time with every policy",
                 note=other_readings(parts),
-                setting="Batch-1 requests, as section 8.2 reads, at the rate where it is most",
+                setting="Batch-1 requests, as section 8.2 reads, at the best rate",
             )
     if below := [rate for rate in parameters.batch_1_per_s if rate < BELOW_PER_S]:
         mine = 100 * of_policy(frame, "qlm", RATE, "attainment")[below]

@@ -239,7 +239,9 @@ def points_above(frame: DataFrame, other: str, x: str, column: str = "attainment
 
 def other_readings(parts: Sequence[Any]) -> str:
     """What a claim's parts besides the first, by which it is judged, have measured."""
-    told = "; ".join(f"{number(part.ours.mean, 3)} {part.unit} ({part.sentence})" for part in parts[1:])
+    told = "; ".join(
+        f"{number(part.ours.mean, 3)} {part.unit} ({part.sentence})" for part in parts[1:]
+    )
     return f"read otherwise: {told}" if told else ""
 
 
