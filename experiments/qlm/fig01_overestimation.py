@@ -1,16 +1,16 @@
 """Waiting time over-estimated by systems for fixed batches, and the GPUs that a TTFT target takes.
 
 Left: true and estimated waiting time by position in the queue of one Llama-2-70B on four A100. Right: the
-fewest GPUs from which on 99 % of interactive and of batch requests have their first token within their targets.
-Rates, queues and numbers of GPUs are ours, since the paper gives none of them.
+fewest GPUs from which on 99 % of interactive and of batch requests have their first token within their
+targets. Rates, queues and numbers of GPUs are ours, since the paper gives none of them.
 
 Systems for DNNs estimate with fixed batches of deterministic time (SHEPHERD as QLM describes it,
 `baselines.qlm.shepherd`): batch after batch, each as large as memory holds to its end and as long as the
 longest output that a request may have. QLM's estimate is Eq. 2, with outputs of requests that have finished
 and the throughput of the instance's log.
 
-"One LLM": all requests are for one Llama-2-70B; "several": the interactive ones for one fine-tuned version, the
-batch requests for three others. All batch requests are there at the start. What arrives in the first two
+"One LLM": all requests are for one Llama-2-70B; "several": the interactive ones for one fine-tuned version,
+the batch requests for three others. All batch requests are there at the start. What arrives in the first two
 minutes is served, but does not count. The requests take the time of some 8 instances. At this rate a group of
 interactive requests (delta = 4, on one virtual queue as long as it takes arrivals) fills slowly, so QLM is
 shown with delta = 1 as well. The other systems keep one LLM on each instance, as section 1 says of previous

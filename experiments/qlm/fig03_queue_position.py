@@ -1,15 +1,15 @@
 """Waiting time against the position in the queue.
 
 ShareGPT requests (single turn) wait in one queue in front of one instance with continuous batching that has
-been at work on such requests for some time. The figure shows how long the k-th of them waits until it joins the
-running batch, and what section 2.4 estimates. Queue length, batch limit and GPUs per instance are ours, since the
-paper shows its axes in the picture only.
+been at work on such requests for some time. The figure shows how long the k-th of them waits until it joins
+the running batch, and what section 2.4 estimates. Queue length, batch limit and GPUs per instance are ours,
+since the paper shows its axes in the picture only.
 
 The estimate is the output tokens ahead over the token throughput, with the mean output of requests that have
 finished and the throughput at which the instance served them. R2 of a straight line through the waits says
-how linear waiting is, R2 of the estimate how accurate it is; the paper gives one number, 0.99, for the latter.
-Where the estimate is a little short, that is partly because short outputs finish first: the history has a lower
-mean than the queue.
+how linear waiting is, R2 of the estimate how accurate it is; the paper gives one number, 0.99, for the
+latter. Where the estimate is a little short, that is partly because short outputs finish first: the history
+has a lower mean than the queue.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from experiments.harness.figure import (
 )
 from experiments.harness.parameters import ours, paper
 from experiments.output import new_figure
+from experiments.qlm.readings import least_first
 from experiments.qlm.setting import PaperLlms, gpus_per_instance, shown
 from llmscale_env.cluster.iteration_time import iteration_time_model
 
@@ -164,7 +165,7 @@ def claims(frame: DataFrame, parameters: QueuePosition) -> Iterator[Claim]:
         ]
         yield every(
             sentence,
-            sorted(parts, key=lambda part: part.ours.mean),
+            least_first(parts),
             paper=paper_says,
             how=how,
             setting=f"{parameters.queue:,} requests ahead at most",

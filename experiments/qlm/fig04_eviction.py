@@ -1,15 +1,15 @@
 """Head-of-line blocking of interactive requests, with and without eviction.
 
 One instance is full of batch requests, of which more wait, when a burst of interactive ones arrives. The
-figure shows how long these are blocked, that is wait until they join the running batch, with and without QLM's
-eviction. The paper does not say how many arrive together, so bursts of several sizes are shown.
+figure shows how long these are blocked, that is wait until they join the running batch, with and without
+QLM's eviction. The paper does not say how many arrive together, so bursts of several sizes are shown.
 
 The interactive queue comes first in the virtual queue. Without eviction it waits for running requests to
 finish; with QLM's eviction these make room, and their KV cache is copied to host memory beside the iterations
-(it occupies the GPU until then). Two more bars tell the copy apart: "ahead" copies before the next
-iteration as vLLM does, which delays everybody's next token instead, and "free" copies in no time.
-All requests have ShareGPT lengths. Where memory and not the batch limit holds the batch (Vicuna-13B), requests
-that were preempted on overflow come before any queue, and nothing is evicted for those that wait behind them;
+(it occupies the GPU until then). Two more bars tell the copy apart: "ahead" copies before the next iteration
+as vLLM does, which delays everybody's next token instead, and "free" copies in no time. All requests have
+ShareGPT lengths. Where memory and not the batch limit holds the batch (Vicuna-13B), requests that were
+preempted on overflow come before any queue, and nothing is evicted for those that wait behind them;
 kv_watermark=0.2 spares all but 1 % of these preemptions, and shows what they cost.
 """
 
@@ -37,6 +37,7 @@ from experiments.harness.figure import (
 )
 from experiments.harness.parameters import ours, paper
 from experiments.output import new_figure
+from experiments.qlm.readings import least_first
 from experiments.qlm.setting import PaperLlms, cluster, lengths, shown, together
 from llmscale_env.sim.compile import compile_cluster
 from llmscale_env.sim.engine import make_engine
@@ -215,14 +216,14 @@ def claims(frame: DataFrame, parameters: Eviction) -> Iterator[Claim]:
     )
     yield best_of(
         "Without eviction head-of-line blocking can be in the order of tens of seconds",
-        sorted(waits, key=lambda part: -part.ours.mean),
+        least_first(waits)[::-1],
         paper="tens of seconds",
         how="interactive requests wait for running batch requests to finish",
         setting=batch,
     )
     yield every(
         "Eviction makes head-of-line blocking 100 to 1000 times shorter",
-        sorted(shorter, key=lambda part: part.ours.mean),
+        least_first(shorter),
         paper="100 to 1000 times",
         how="batch requests are evicted at the end of an iteration",
         reason="with so many running requests one of them finishes soon, and with eviction a burst still "

@@ -1,14 +1,14 @@
 """Queue drain time of two LLMs on one instance: earliest deadline first against grouping by LLM.
 
-Requests of two LLMs, half of each, wait in front of one instance that swaps between them. EDF serves them
-in order of their deadlines; the oracle serves one LLM's requests, swaps once, and serves the other's. How
+Requests of two LLMs, half of each, wait in front of one instance that swaps between them. EDF serves them in
+order of their deadlines; the oracle serves one LLM's requests, swaps once, and serves the other's. How
 deadlines and LLMs mix is ours: in deadline order requests of an LLM come in runs of random length.
 
 EDF swaps whenever the next request is for the other LLM: the running batch is served to its end, weights are
 loaded, and the next batch is only as large as the run of requests that follow one another for the same LLM.
-Runs of 1 are a random order (a request's LLM says nothing about its deadline), longer runs favour EDF.
-Swap times follow from weights and links (`swap_times_s`): warm, both LLMs are in host memory; cold,
-weights come from storage at every swap. A pair shares an instance with as many GPUs as the larger LLM needs.
+Runs of 1 are a random order (a request's LLM says nothing about its deadline), longer runs favour EDF. Swap
+times follow from weights and links (`swap_times_s`): warm, both LLMs are in host memory; cold, weights come
+from storage at every swap. A pair shares an instance with as many GPUs as the larger LLM needs.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from experiments.harness.figure import (
 )
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
+from experiments.qlm.readings import least_first
 from experiments.qlm.setting import SHORT, cluster, gpus_per_instance, lengths
 from llmscale_env.sim.compile import compile_cluster, swap_times_s
 from llmscale_env.sim.engine import make_engine
@@ -207,7 +208,7 @@ def claims(frame: DataFrame, parameters: DrainTime) -> Iterator[Claim]:
             parts.append(found)
     yield every(
         "Across models and GPUs the drain time is substantially higher with EDF than grouped by LLM",
-        sorted(parts, key=lambda part: part.ours.mean),
+        least_first(parts),
         paper="substantially higher (no number; read as 1.5 times or more)",
         how="EDF swaps whenever the next deadline is of the other LLM, and drains the batch first",
         setting=f"{parameters.queue:,} requests in runs of {longest:g} of an LLM, which favour EDF most",

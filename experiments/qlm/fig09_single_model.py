@@ -1,28 +1,28 @@
 """Interactive and batch requests of one LLM: throughput and SLO attainment against the interactive rate.
 
-Workload W_A on 50 A100 with Vicuna-13B: interactive requests (TTFT target 20 s), Batch-1 (one minute)
-and Batch-2 (one hour). Throughput is that of a whole trace, from its first arrival to the end of its
-last request. Each class is a third of the requests and rates are kept for a minute, since the paper gives
-neither batch rates nor a duration.
+Workload W_A on 50 A100 with Vicuna-13B: interactive requests (TTFT target 20 s), Batch-1 (one minute) and
+Batch-2 (one hour). Throughput is that of a whole trace, from its first arrival to the end of its last
+request. Each class is a third of the requests and rates are kept for a minute, since the paper gives neither
+batch rates nor a duration.
 
-"equal": thirds, as "we classify all requests into three categories" reads. "fixed": Batch-1 and Batch-2 arrive
-at 50 per second each whatever the interactive rate, which is half of what the fleet serves. "literal": thirds of
-3,500 requests; they all fit into the batches of 50 A100 at once, no queue forms and no policy misses
-anything, so the claims are of "equal". Section 8.2 says of the same picture for several LLMs that it shows "the
-percentage of SLO satisfied for the interactive services against their arrival rate", and of throughput that
-it is "requests served per second"; both are read so here as well. EDF orders by deadline; "EDF by SLO" by the
-target alone, as section 8's sentence reads.
+"equal": thirds, as "we classify all requests into three categories" reads. "fixed": Batch-1 and Batch-2
+arrive at 50 per second each whatever the interactive rate, which is half of what the fleet serves. "literal":
+thirds of 3,500 requests; they all fit into the batches of 50 A100 at once, no queue forms and no policy
+misses anything, so the claims are of "equal". Section 8.2 says of the same picture for several LLMs that it
+shows "the percentage of SLO satisfied for the interactive services against their arrival rate", and of
+throughput that it is "requests served per second"; both are read so here as well. EDF orders by deadline;
+"EDF by SLO" by the target alone, as section 8's sentence reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from agents.statistics import mean_interval
-from experiments.harness.claims import Claim, at_least, at_most, between, every, gain, led_by
+from agents.statistics import Interval, mean_interval
+from experiments.harness.claims import Claim, at_least, at_most, between, every, gain
 from experiments.harness.figure import (
     SEEDS,
     Grid,
@@ -37,11 +37,11 @@ from experiments.output import new_figure
 from experiments.qlm.loads import (
     STYLES,
     lines_by_policy,
-    other_readings,
     points_above,
     run_trace,
     single_model_cases,
 )
+from experiments.qlm.readings import least_first, read
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -174,61 +174,53 @@ def claims(frame: DataFrame, parameters: SingleModel) -> Iterator[Claim]:
     if not others or len(others) == len(parameters.policies):
         return
     main = where(frame, load=parameters.loads[0])
-    readings = {LOADS[load]: where(frame, load=load) for load in parameters.loads[:2]}
+    loads = {LOADS[load]: where(frame, load=load) for load in parameters.loads[:2]}
     yield from _throughput_claims(main, parameters, others)
+    continuous = "QLM batches continuously; SHEPHERD's batches wait for their last request"
     for other, low, how in (
         ("vllm", 40, "QLM orders interactive requests first and evicts batch requests for them"),
-        (
-            "shepherd",
-            50,
-            "QLM batches continuously; SHEPHERD's batches wait for their last request",
-        ),
+        ("shepherd", 50, continuous),
     ):
         if other not in others:
             continue
+        columns = {"interactive": "interactive_attainment", "all": "attainment"}
         parts = [
             # Rounded as the paper rounds.
-            _extreme(part, other, f"{name} requests, {load}", at_least, low - 0.5, column=column)
-            for load, part in readings.items()
-            for name, column in (
-                ("interactive", "interactive_attainment"),
-                ("all", "attainment"),
-            )
+            at_least(f"{whose} requests, {load}", low - 0.5, found, nothing=0, unit=unit)
+            for load, part in loads.items()
+            for whose, column in columns.items()
+            for found, unit in (_gap(part, other, "idxmax", column),)
         ]
-        yield led_by(
+        yield read(
             f"Depending on the arrival rate, QLM's SLO attainment is {low} to 90 % above that of "
             f"{STYLES[other][0]}",
             parts,
             paper=f"{low} to 90 %",
             how=how,
-            note=other_readings(parts),
             setting="thirds of each class; interactive requests, as section 8.2 reads, at the best rate",
         )
     parts = [
         every(
             load,
-            sorted(
-                (
-                    _extreme(part, other, STYLES[other][0], between, -0.5, 100, nothing=None)
-                    for other in others
-                ),
-                key=lambda claim: claim.ours.mean,
+            least_first(
+                between(STYLES[other][0], -0.5, 100, found, nothing=None, unit=unit)
+                for other in others
+                for found, unit in (_gap(part, other, "idxmin"),)
             ),
         )
-        for load, part in readings.items()
+        for load, part in loads.items()
     ]
-    yield led_by(
+    yield read(
         "As the arrival rate decreases, QLM satisfies the maximum number of SLOs",
         parts,
         paper="never fewer than another",
         how="QLM moves interactive requests ahead, evicts batch requests and batches continuously",
-        note=other_readings(parts),
         reason="QLM's evictions cost work",
         setting="all requests, at the rate where it is least ahead",
     )
     most = max(main["interactive_per_s"])
     at = wide(where(main, interactive_per_s=most), "policy", "interactive_attainment")
-    best = max(parameters.policies, key=lambda policy: float(at[policy].mean()))
+    best = at.mean().idxmax()
     yield at_most(
         "When the rate significantly exceeds the serving capacity, no system satisfies the SLOs",
         99,
@@ -245,44 +237,41 @@ def _throughput_claims(
     main: DataFrame, parameters: SingleModel, others: list[str]
 ) -> Iterator[Claim]:
     at = where(main, interactive_per_s=parameters.figure_9_per_s)
-    measures = {"requests served": "requests_per_s", "requests on time": "on_time_per_s"}
-    speed = {name: wide(at, "policy", column) for name, column in measures.items()}
+    columns = {"requests served": "requests_per_s", "requests on time": "on_time_per_s"}
+    speed = {name: wide(at, "policy", column) for name, column in columns.items()}
+    served = speed["requests served"]
     evicted = float(at.groupby("policy")["evictions"].mean()["qlm"] / at["requests"].mean())
     setting = f"{parameters.figure_9_per_s:g} interactive requests/s; requests served per second"
 
-    def ratio(other: str, name: str = "requests served") -> Series:
-        found: Series = speed[name]["qlm"] / speed[name][other]
-        return found
-
-    def above(sentence: str, number: float, values: Series, **words: Any) -> Claim:
-        return gain(
-            sentence, number, mean_interval(100 * (values - 1)), nothing=0, unit="%", **words
-        )
+    def above(table: DataFrame, other: str, number: float, sentence: str, **words: Any) -> Claim:
+        more: Series = 100 * (table["qlm"] / table[other] - 1)
+        return gain(sentence, number, mean_interval(more), nothing=0, unit="%", **words)
 
     if batching := [other for other in others if other != "shepherd"]:
-        parts = []
-        for name in measures:
-            each = [above(STYLES[other][0], 20, ratio(other, name)) for other in batching]
-            parts.append(every(name, sorted(each, key=lambda claim: claim.ours.mean)))
-        yield led_by(
+        yield read(
             "QLM's throughput is 20 % higher than that of vLLM and EDF",
-            parts,
+            [
+                every(
+                    name, least_first(above(table, each, 20, STYLES[each][0]) for each in batching)
+                )
+                for name, table in speed.items()
+            ],
             how="pulling and eviction in the order of the plan",
             reason=f"batches are as full with every policy, and QLM's {evicted:.1f} evictions per request "
             "cost work",
-            note=other_readings(parts),
             setting=setting,
         )
     if "shepherd" in others:
         yield above(
-            "QLM's throughput is 50 % higher than that of SHEPHERD",
+            served,
+            "shepherd",
             50,
-            ratio("shepherd"),
+            "QLM's throughput is 50 % higher than that of SHEPHERD",
             how="QLM batches continuously; SHEPHERD's batches are sized for the longest outputs and wait for "
             "their last request",
             setting=setting,
         )
-    ratios = {other: mean_interval(ratio(other)) for other in others}
+    ratios = {other: mean_interval(served["qlm"] / served[other]) for other in others}
     by_size = sorted(others, key=lambda other: ratios[other].mean)
     yield every(
         "The throughput corresponds to 1.1 to 2.3 times fewer GPUs",
@@ -297,17 +286,10 @@ def _throughput_claims(
     )
 
 
-def _extreme(
-    frame: DataFrame,
-    other: str,
-    name: str,
-    judge: Callable[..., Claim],
-    *number: float,
-    column: str = "attainment",
-    nothing: float | None = 0,
-) -> Claim:
-    """QLM's points above another: `at_least` of them at the best rate, others at the worst one."""
+def _gap(
+    frame: DataFrame, other: str, extreme: str, column: str = "attainment"
+) -> tuple[Interval, str]:
+    """QLM's points above another at the rate where they are most or least, and their unit."""
     gaps = points_above(frame, other, "interactive_per_s", column)
-    rate = gaps.mean().idxmax() if judge is at_least else gaps.mean().idxmin()
-    unit = f"points at {rate:g}/s"
-    return judge(name, *number, mean_interval(gaps[rate]), nothing=nothing, unit=unit)
+    rate = getattr(gaps.mean(), extreme)()
+    return mean_interval(gaps[rate]), f"points at {rate:g}/s"

@@ -1,7 +1,7 @@
 """What each operation is worth with one LLM: QLM without one of them.
 
-Workload W_A at 500 interactive requests per second (Figure 9's setting, each class a third), QLM whole
-and with one operation switched off. A second rate is ours, 150 per second: twice what the fleet serves, since at
+Workload W_A at 500 interactive requests per second (Figure 9's setting, each class a third), QLM whole and
+with one operation switched off. A second rate is ours, 150 per second: twice what the fleet serves, since at
 500 seven times as much arrives and no order helps most requests.
 
 Without pulling in the order of the plan, instances take their groups in order of arrival; without eviction,
@@ -16,16 +16,16 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from agents.statistics import Interval, mean_interval
-from experiments.harness.claims import Claim, at_least, between, every, gain, led_by, more
+from experiments.harness.claims import Claim, at_least, between, every, gain, more
 from experiments.harness.figure import SEEDS, Grid, claimed, where, wide
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from experiments.qlm.loads import (
     bars_by_variant,
-    other_readings,
     run_trace,
     single_model_cases,
 )
+from experiments.qlm.readings import read
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -125,37 +125,34 @@ def claims(frame: DataFrame, parameters: Ablation) -> Iterator[Claim]:
         )
         for name, part in rates
     ]
-    yield led_by(
+    yield read(
         "Request pulling contributes significantly to the SLOs met of interactive requests",
         parts,
         paper="significantly (read as 5 points or more)",
         how="instances take groups in the order of the plan, not of their arrival",
         reason="eviction goes on without it, in order of arrival of the groups "
         f"({evicted['without pulling']:,.0f} evictions, {evicted['QLM']:,.0f} with pulling)",
-        note=other_readings(parts),
     )
     parts = [
         gain(f"{whose} requests, {name}", 80, percent(part, column), nothing=0, unit="%")
         for name, part in rates
         for whose, column in (("interactive", "interactive_attainment"), ("all", "attainment"))
     ]
-    yield led_by(
+    yield read(
         "Request eviction improves SLO attainment by 80 %",
         parts,
         how="evicted batch requests make room for interactive ones",
         reason="Batch-2 requests, a third, are on time either way",
-        note=other_readings(parts),
         setting="interactive requests, as section 8.2 reads",
     )
     parts = [more(name, 0, percent(part, "requests_per_s"), unit="%") for name, part in rates]
-    yield led_by(
+    yield read(
         "Request eviction increases request throughput",
         parts,
         paper="more",
         how="evicted KV goes to host memory",
-        reason=f"each of {evicted['QLM']:,.0f} evictions copies KV to host memory and back, or costs a second "
-        "prefill; without them batches are as full",
-        note=other_readings(parts),
+        reason=f"each of {evicted['QLM']:,.0f} evictions copies KV to host memory and back, or costs a "
+        "second prefill; without them batches are as full",
     )
     yield every(
         "Model swapping has no impact with a single model",

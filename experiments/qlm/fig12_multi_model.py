@@ -1,23 +1,23 @@
 """Batch requests of several LLMs: throughput and SLO attainment against the rate of Batch-1 requests.
 
-Workload W_B on 50 A100 (12 instances of four GPUs): Batch-1 requests (TTFT target one minute) of
-two LLMs and Batch-2 requests (one hour) of three, each of which an instance can load in turn. Throughput is
-that of the whole trace, from its first arrival to the end of its last request. EDF and vLLM have three
-forms: swapping for the next request from one queue or from a queue per instance, or an LLM per instance.
+Workload W_B on 50 A100 (12 instances of four GPUs): Batch-1 requests (TTFT target one minute) of two LLMs and
+Batch-2 requests (one hour) of three, each of which an instance can load in turn. Throughput is that of the
+whole trace, from its first arrival to the end of its last request. EDF and vLLM have three forms: swapping
+for the next request from one queue or from a queue per instance, or an LLM per instance.
 
-The LLMs are Mistral-7B, Vicuna-13B and three fine-tuned versions of Llama-2-70B. Attainment counts all requests, as
-Figure 13 does for "all SLO values", or Batch-1 requests, whose rate is varied ("SLO satisfied for the
-interactive services against their arrival rate").
+The LLMs are Mistral-7B, Vicuna-13B and three fine-tuned versions of Llama-2-70B. Attainment counts all
+requests, as Figure 13 does for "all SLO values", or Batch-1 requests, whose rate is varied ("SLO satisfied
+for the interactive services against their arrival rate").
 
-Ours: four GPUs per instance for every LLM, so that all can take turns; host memory of 320 GB per
-instance (the paper's "additional 320 GB" for Llama-70B), which holds two of the large LLMs and the
-small ones; Batch-2 requests arrive at a fixed 250 per second. SHEPHERD, which does not share instances
-between LLMs, places them anew every minute.
+Ours: four GPUs per instance for every LLM, so that all can take turns; host memory of 320 GB per instance
+(the paper's "additional 320 GB" for Llama-70B), which holds two of the large LLMs and the small ones; Batch-2
+requests arrive at a fixed 250 per second. SHEPHERD, which does not share instances between LLMs, places them
+anew every minute.
 
 Of the forms of EDF and vLLM the one with an LLM per instance is ours and the strongest. The others swap
 whenever the next request in their order needs it: section 8.2 says that no baseline considers the impact of
-swapping, and that QLM swaps "once per request group instead of per individual request". Their instances share one
-queue, or have one each as section 2.3 reads; then the LLM changes with nearly every request. Claims are
+swapping, and that QLM swaps "once per request group instead of per individual request". Their instances share
+one queue, or have one each as section 2.3 reads; then the LLM changes with nearly every request. Claims are
 held against the shared queue first, the stronger of the two.
 """
 
@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from agents.statistics import mean_interval
-from experiments.harness.claims import Claim, at_least, best_of, every, gain, led_by
-from experiments.harness.figure import SEEDS, Grid, claimed, dress, legend_below, where
+from experiments.harness.claims import Claim, at_least, best_of, gain
+from experiments.harness.figure import SEEDS, Grid, claimed, dress, legend_below
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.harness.picture import Published
 from experiments.output import new_figure
@@ -38,10 +38,10 @@ from experiments.qlm.loads import (
     STYLES,
     lines_by_policy,
     of_policy,
-    other_readings,
     points_above,
     run_trace,
 )
+from experiments.qlm.readings import read
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -154,32 +154,25 @@ def claims(frame: DataFrame, parameters: MultiModel) -> Iterator[Claim]:
     if forms:
         yield from _throughput_claims(frame, forms, shepherd)
     vllm = {f", {form}": policies[0] for form, policies in forms.items() if "vllm" in policies[0]}
+    columns = {"Batch-1 requests": "batch-1_attainment", "all requests": "attainment"}
+    seldom = "QLM swaps within the target of a minute; SHEPHERD changes LLMs once a minute at most"
     for name, low, baselines, how in (
         ("vLLM", 40, vllm, "QLM loads an LLM once per request group, vLLM for the next request"),
-        (
-            "SHEPHERD",
-            50,
-            {"": policy for policy in shepherd},
-            "QLM swaps within the target of a minute; SHEPHERD changes an LLM once a minute at most",
-        ),
+        ("SHEPHERD", 50, dict(zip([""], shepherd, strict=False)), seldom),
     ):
         parts = [
             # Rounded as the paper rounds.
             _most(points_above(frame, policy, RATE, column), whose + form, low - 0.5, 0, "points")
             for form, policy in baselines.items()
-            for whose, column in (
-                ("Batch-1 requests", "batch-1_attainment"),
-                ("all requests", "attainment"),
-            )
+            for whose, column in columns.items()
         ]
         if parts:
-            yield led_by(
+            yield read(
                 f"With several models QLM's SLO attainment is {low} to 90 % above that of {name}",
                 parts,
                 paper=f"{low} to 90 %",
                 how=how,
                 reason="Batch-2 requests have an hour and are on time with every policy",
-                note=other_readings(parts),
                 setting="Batch-1 requests, as section 8.2 reads, at the best rate",
             )
     if below := [rate for rate in parameters.batch_1_per_s if rate < BELOW_PER_S]:
@@ -213,40 +206,24 @@ def _throughput_claims(
         best_of(form, [_most(ratio[each], _name(each), 3, 1, "x") for each in policies])
         for form, policies in forms.items()
     ]
-    yield led_by(
+    yield read(
         "QLM's throughput is up to 3 to 4 times that of systems that swap for each request",
         parts,
         paper="up to 3 to 4 x",
         how="QLM loads an LLM once per request group, these systems for the next request",
         reason=swapped,
-        note=other_readings(parts),
         setting="at the rate where it is most",
     )
     parts = []
     for form, policies in forms.items():
         mean = np.mean([ratio[each].mean(axis=1) for each in policies + shepherd], axis=0)
         parts.append(gain(form, 400, mean_interval(100 * (mean - 1)), nothing=0, unit="%"))
-    yield led_by(
+    yield read(
         "With several models QLM improves throughput by 400 % on average over other systems",
         parts,
         how="QLM loads an LLM once per request group",
         reason=swapped,
-        note=other_readings(parts),
         setting="mean over all rates and baselines",
-    )
-    first = [*next(iter(forms.values())), *shepherd]
-    mean_of = {each: mean_interval(ratio[each].mean(axis=1)) for each in first}
-    by_size = sorted(first, key=lambda each: mean_of[each].mean)
-    yield every(
-        "The throughput corresponds to 2 to 5 times fewer GPUs",
-        [
-            gain(f"the {word}: {_name(each)}", times, mean_of[each], nothing=1, unit="x")
-            for word, times, each in (("least", 2, by_size[0]), ("most", 5, by_size[-1]))
-        ],
-        paper="2 to 5 x",
-        how="throughput at equal GPUs",
-        reason="EDF from one queue swaps less often than for every request",
-        setting="mean over all rates",
     )
 
 

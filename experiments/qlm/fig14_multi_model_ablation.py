@@ -6,8 +6,8 @@ is ours: without warm start QLM still swaps, but every swap fetches the weights 
 
 Without pulling in the order of the plan, instances take their groups in order of arrival; without eviction,
 running requests stay; without load balancing, groups go to instances round robin. As far as the paper says,
-"model warm start" is the operation of swapping; what else it switches off with it is not said. The bar without
-warm start has host memory for one LLM only.
+"model warm start" is the operation of swapping; what else it switches off with it is not said. The bar
+without warm start has host memory for one LLM only.
 """
 
 from __future__ import annotations

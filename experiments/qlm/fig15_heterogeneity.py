@@ -1,14 +1,15 @@
 """Unequal GPUs: throughput of mixes of A10 and A100, by who places the request groups.
 
-Workload W_A with Vicuna-13B on 15 instances, of which a share are two A10 (24 GB each; the weights do not
-fit on one) and the others one A100 (80 GB). QLM's plan places groups by the estimated speeds; round robin and
+Workload W_A with Vicuna-13B on 15 instances, of which a share are two A10 (24 GB each; the weights do not fit
+on one) and the others one A100 (80 GB). QLM's plan places groups by the estimated speeds; round robin and
 random placement deal them out evenly. Throughput is that of the whole trace, to the end of its last request.
 
 With every placement each instance orders its own groups as QLM does. Ours: the number of instances stays the
-same at every share; the paper raises that of the A100 "proportionately" and does not say from what. Three classes
-of equal rates, in all 1,000 requests per instance, so that each has several groups to serve. As in the paper
-instances take only from their own virtual queue here; a fourth line is QLM as elsewhere in these pages, where an
-idle instance also takes from groups of others. `llm=mistral-7b` serves Mistral-7B on one A10 or A100 each instead.
+same at every share; the paper raises that of the A100 "proportionately" and does not say from what. Three
+classes of equal rates, in all 1,000 requests per instance, so that each has several groups to serve. As in
+the paper instances take only from their own virtual queue here; a fourth line is QLM as elsewhere in these
+pages, where an idle instance also takes from groups of others. `llm=mistral-7b` serves Mistral-7B on one A10
+or A100 each instead.
 """
 
 from __future__ import annotations

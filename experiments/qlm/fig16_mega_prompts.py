@@ -1,16 +1,16 @@
 """The benefit of QLM when some requests are mega prompts.
 
-Workload W_C: Batch-1 requests of Vicuna-13B (TTFT target one minute), of which more and more become mega prompts
-of 3,000 to 4,000 tokens. QLM is compared with vLLM, SHEPHERD and two QLMs of ours: one that knows nothing of
-tokens, and one that places groups at random. Four instances of an A100 are ours, because 3,500 requests fit into
-50 all at once.
+Workload W_C: Batch-1 requests of Vicuna-13B (TTFT target one minute), of which more and more become mega
+prompts of 3,000 to 4,000 tokens. QLM is compared with vLLM, SHEPHERD and two QLMs of ours: one that knows
+nothing of tokens, and one that places groups at random. Four instances of an A100 are ours, because 3,500
+requests fit into 50 all at once.
 
-A mega prompt takes about nine times the KV memory of an ordinary request. EDF is vLLM where all requests have one
-target. QLM that knows nothing of tokens has one group for all prompts. QLM "without sharing" is QLM to the
-letter, one group in one virtual queue; ours lets an instance with nothing left in its queue take from the groups of
-others. The paper calls the workload "single-model", yet "in addition to the workload from W_B", which has five
-LLMs; this is the former (`scenario=qlm-multi` the latter). 15 requests per second are some 80 % of what four
-instances serve without mega prompts. Benefit is read as percentage points of SLOs met.
+A mega prompt takes about nine times the KV memory of an ordinary request. EDF is vLLM where all requests have
+one target. QLM that knows nothing of tokens has one group for all prompts. QLM "without sharing" is QLM to
+the letter, one group in one virtual queue; ours lets an instance with nothing left in its queue take from the
+groups of others. The paper calls the workload "single-model", yet "in addition to the workload from W_B",
+which has five LLMs; this is the former (`scenario=qlm-multi` the latter). 15 requests per second are some 80
+% of what four instances serve without mega prompts. Benefit is read as percentage points of SLOs met.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from agents.statistics import mean_interval
-from experiments.harness.claims import Claim, at_least, every, led_by
+from experiments.harness.claims import Claim, at_least, every
 from experiments.harness.figure import SEEDS, Grid, claimed, dress, legend_below, listed, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
@@ -29,11 +29,11 @@ from experiments.qlm.loads import (
     STYLES,
     lines_by_policy,
     of_policy,
-    other_readings,
     points_above,
     run_trace,
 )
 from experiments.qlm.mega import LEAST, MOST
+from experiments.qlm.readings import read
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -220,8 +220,7 @@ def claims(frame: DataFrame, parameters: MegaPrompts) -> Iterator[Claim]:
             parts,
             paper="intelligently, to minimise the drain time (read as 1 % or more)",
             how="groups of mega prompts and of others are placed by their estimated work",
-            reason="groups placed at random drain as soon, since an idle instance takes from the groups of others",
-            note=other_readings(parts[::-1]),
+            reason="groups placed at random drain as soon: idle instances take from the groups of others",
             setting="at the share of mega prompts where it is most",
         )
     apart = {
@@ -233,13 +232,12 @@ def claims(frame: DataFrame, parameters: MegaPrompts) -> Iterator[Claim]:
         _most(table, LOOKS[policy][0], 0.5, "of 1 (no instance serves both)")
         for policy, table in apart.items()
     ]
-    yield led_by(
+    yield read(
         "QLM allocates all ordinary requests to other instances than mega prompts",
         parts,
         paper="all (read as half the way)",
         how="groups of mega prompts are in other virtual queues",
         reason="with four instances most virtual queues have groups of both kinds",
-        note=other_readings(parts),
         setting="at the share of mega prompts where it is most",
     )
 

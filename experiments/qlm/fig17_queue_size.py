@@ -1,20 +1,20 @@
 """SLOs met against the size of the queue, several LLMs.
 
 Workload W_B (Figure 12's setting): Batch-1 and Batch-2 requests, as many of each, of five LLMs on 12
-instances of four A100. A trace of 3,500 requests comes at 0.5 to 1,000 per second, which makes the queue.
-EDF and vLLM swap whenever the next request needs it, or keep an LLM per instance, which is ours.
+instances of four A100. A trace of 3,500 requests comes at 0.5 to 1,000 per second, which makes the queue. EDF
+and vLLM swap whenever the next request needs it, or keep an LLM per instance, which is ours.
 
-Attainment counts all requests. Ours: the size of the queue is the largest number of requests that wait for their
-first token at any instant of a run. Policies at the same rate have queues of their own; the left picture, on which
-the claims rest, therefore has for all of them the queue that QLM has at that rate, which is the shortest or
-nearly so; the right one has each policy's own. Half of the requests have a TTFT target of an hour,
-which every policy meets, so that attainment cannot fall much below 50 %. Queues end at the trace's 3,500
-requests; `requests=` makes longer ones.
+Attainment counts all requests. Ours: the size of the queue is the largest number of requests that wait for
+their first token at any instant of a run. Policies at the same rate have queues of their own; the left
+picture, on which the claims rest, therefore has for all of them the queue that QLM has at that rate, which is
+the shortest or nearly so; the right one has each policy's own. Half of the requests have a TTFT target of an
+hour, which every policy meets, so that attainment cannot fall much below 50 %. Queues end at the trace's
+3,500 requests; `requests=` makes longer ones.
 
-An LLM per instance is the stronger form of EDF and vLLM; section 8.2 says that no baseline considers the impact of
-swapping. With swapping all instances take from one queue. All that are idle load the LLM of its head, for one request
-up to 33 s from storage, and no request behind it is served meanwhile. That form therefore loses SLOs
-at rates at which hardly anything waits.
+An LLM per instance is the stronger form of EDF and vLLM; section 8.2 says that no baseline considers the
+impact of swapping. With swapping all instances take from one queue. All that are idle load the LLM of its
+head, for one request up to 33 s from storage, and no request behind it is served meanwhile. That form
+therefore loses SLOs at rates at which hardly anything waits.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from agents.statistics import mean_interval
-from experiments.harness.claims import Claim, at_least, at_most, every, led_by
+from experiments.harness.claims import Claim, at_least, at_most, every
 from experiments.harness.figure import SEEDS, Grid, claimed, dress, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
-from experiments.qlm.loads import STYLES, of_policy, other_readings, run_trace
+from experiments.qlm.loads import STYLES, of_policy, run_trace
+from experiments.qlm.readings import read
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -143,7 +144,7 @@ def claims(frame: DataFrame, parameters: QueueSize) -> Iterator[Claim]:
             {
                 "paper": "keeps dropping (read as a rank correlation of -0.9 at most)",
                 "how": "Batch-1 requests wait behind others or for another LLM",
-                "reason": "half of the requests have an hour and are met by all, so that the share stops at 50 %",
+                "reason": "half of the requests have an hour and are met by all, so the share stops at 50 %",
                 "setting": f"{rates[0]:g} to {rates[-1]:g} requests/s",
             },
         ),
@@ -170,7 +171,7 @@ def claims(frame: DataFrame, parameters: QueueSize) -> Iterator[Claim]:
             )
         ]
         if parts:
-            yield led_by(sentence, parts, note=other_readings(parts), **words)
+            yield read(sentence, parts, **words)
     worst = met["qlm"].mean().idxmin()
     yield at_least(
         "QLM maintains a high SLO satisfaction as the queue grows",

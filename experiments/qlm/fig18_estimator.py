@@ -2,20 +2,20 @@
 
 A queue of ShareGPT requests, in groups of delta = 4 average batches (the fractions are parts of one group),
 stands in front of one instance. QLM's estimator (section 6) says when each request is admitted; R2 and bias
-compare that with the true wait. "At work", the instance has served such requests for half an hour; "idle", it has
-nothing running when the queue appears.
+compare that with the true wait. "At work", the instance has served such requests for half an hour; "idle", it
+has nothing running when the queue appears.
 
-The estimate is a request's position times the mean output, over the token throughput. Mean and deviation of outputs
-come from other requests than those that wait (`OutputHistory`); the throughput is either that of one profiled
-batch (`Profiler`, no preemption assumed), or what the instance's log shows, which is what fits the inefficiency
-factor epsilon. R2 is over the requests of a queue: 1 - squared errors over squared distances from the mean wait.
-The paper does not say in which state it measured; the estimate assumes an instance at work. An idle one admits
-a first batch without any wait, of which the estimate knows nothing.
+The estimate is a request's position times the mean output, over the token throughput. Mean and deviation of
+outputs come from other requests than those that wait (`OutputHistory`); the throughput is either that of one
+profiled batch (`Profiler`, no preemption assumed), or what the instance's log shows, which is what fits the
+inefficiency factor epsilon. R2 is over the requests of a queue: 1 - squared errors over squared distances
+from the mean wait. The paper does not say in which state it measured; the estimate assumes an instance at
+work. An idle one admits a first batch without any wait, of which the estimate knows nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from baselines.qlm.waiting import BatchProfile, outlook
 from experiments.accuracy_axes import label_accuracy, mark_accuracy
 from experiments.chiron.instance import backlog
 from experiments.chiron.queue_waits import observe, r_squared, relative_bias
-from experiments.harness.claims import Claim, at_least, every, led_by, more
+from experiments.harness.claims import Claim, at_least, every, more
 from experiments.harness.figure import (
     SEEDS,
     Grid,
@@ -42,7 +42,7 @@ from experiments.harness.figure import (
 )
 from experiments.harness.parameters import FIRST_SEED, ours, paper
 from experiments.output import new_figure
-from experiments.qlm.loads import other_readings
+from experiments.qlm.readings import least_first, read
 from experiments.qlm.setting import PaperLlms, cluster, gpus_per_instance, lengths, shown
 from llmscale_env.cluster.iteration_time import iteration_time_model
 
@@ -190,77 +190,57 @@ def claims(frame: DataFrame, parameters: Estimator) -> Iterator[Claim]:
     """R2 of 0.99 from four groups on; better with more; too long when short."""
     short, four = parameters.short_groups, parameters.claimed_groups
     long = [n for n in parameters.groups if n >= four]
-    accurate, rises, conservative = [], [], []
-    for reading, (throughput, start) in READINGS.items():
-        parts = {
-            shown(llm): where(frame, llm=llm, throughput=throughput, start=start)
-            for llm in parameters.llms
-        }
-        found = {llm: [_at(part, n, "r2") for n in long] for llm, part in parts.items()}
-        least = {llm: min(r2, key=lambda each: each.mean) for llm, r2 in found.items() if r2}
-        if least:
-            accurate.append(
-                _all(
-                    reading,
-                    [at_least(llm, 0.99, r2, nothing=None, unit="R2") for llm, r2 in least.items()],
-                )
+
+    def judged(sentence: str, judge: Callable[..., Claim], **words: Any) -> Claim:
+        """All LLMs, by each reading."""
+        parts = [
+            every(
+                reading,
+                least_first(
+                    judge(shown(llm), where(frame, llm=llm, throughput=throughput, start=start))
+                    for llm in parameters.llms
+                ),
             )
-        if {short, four} <= set(parameters.groups):
-            r2 = {llm: wide(part, PLACE, "r2") for llm, part in parts.items()}
-            gained = {llm: mean_interval(each[four] - each[short]) for llm, each in r2.items()}
-            rises.append(
-                _all(
-                    reading,
-                    [
-                        more(llm, 0, each, unit=f"R2 gained from {short:g} to {four:g} groups")
-                        for llm, each in gained.items()
-                    ],
-                )
-            )
-        if short in parameters.groups:
-            conservative.append(
-                _all(
-                    reading,
-                    [
-                        more(llm, 0, _at(part, short, "bias"), unit="bias, of the true mean wait")
-                        for llm, part in parts.items()
-                    ],
-                )
-            )
-    for sentence, parts, words in (
-        (
+            for reading, (throughput, start) in READINGS.items()
+        ]
+        return read(sentence, parts, **words)
+
+    def accurate(llm: str, part: DataFrame) -> Claim:
+        least = min((_at(part, n, "r2") for n in long), key=lambda r2: r2.mean)
+        return at_least(llm, 0.99, least, nothing=None, unit="R2")
+
+    def rises(llm: str, part: DataFrame) -> Claim:
+        r2 = wide(part, PLACE, "r2")
+        return more(llm, 0, mean_interval(r2[four] - r2[short]), unit="more R2")
+
+    def conservative(llm: str, part: DataFrame) -> Claim:
+        return more(llm, 0, _at(part, short, "bias"), unit="bias, of the true mean wait")
+
+    if long:
+        yield judged(
             f"With {four:g} request groups the estimator reaches an accuracy of 0.99",
             accurate,
-            {
-                "paper": "R2 of 0.99",
-                "how": "outputs ahead by their mean, over the throughput that the instance logs",
-                "setting": f"the least of {four:g} groups and more",
-            },
-        ),
-        (
+            paper="R2 of 0.99",
+            how="outputs ahead by their mean, over the throughput that the instance logs",
+            setting=f"the least of {four:g} groups and more",
+        )
+    if {short, four} <= set(parameters.groups):
+        yield judged(
             "As the number of request groups increases, the estimate becomes more accurate",
             rises,
-            {"paper": "rises (curve)", "how": "errors of single outputs average out"},
-        ),
-        (
+            paper="rises (curve)",
+            how="errors of single outputs average out",
+            setting=f"{four:g} groups against {short:g}",
+        )
+    if short in parameters.groups:
+        yield judged(
             "Estimates for short queues are conservative, that is too long",
             conservative,
-            {
-                "paper": "higher (no number)",
-                "how": "an idle instance admits a first batch at once, of which the estimate knows nothing",
-                "reason": "at work those ahead leave at the throughput that the estimate assumes, and it adds "
-                "no margin",
-                "setting": f"{short:g} groups in the queue",
-            },
-        ),
-    ):
-        if parts:
-            yield led_by(sentence, parts, note=other_readings(parts), **words)
-
-
-def _all(reading: str, parts: list[Claim]) -> Claim:
-    """All LLMs, the least first."""
-    return every(reading, sorted(parts, key=lambda claim: claim.ours.mean))
+            paper="higher (no number)",
+            how="the estimate knows nothing of a first batch that is admitted at once",
+            reason="at work those ahead leave at the throughput that the estimate assumes; it has no margin",
+            setting=f"{short:g} groups in the queue",
+        )
 
 
 def _at(part: DataFrame, groups: float, what: str) -> Interval:

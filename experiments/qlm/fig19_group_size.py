@@ -1,20 +1,21 @@
 """What the size of request groups costs: decisions and the global scheduler's time.
 
-Workload W_B (Figure 14's rates) under QLM with groups of up to delta average batches. Degradation is
-how many fewer SLOs are met than with delta = 1 on the same traces; overhead is the processor time of
-the scheduler's calls. "Average batch" is read in two ways: the batch that memory and limit hold, and at most an
-even share of what waits.
+Workload W_B (Figure 14's rates) under QLM with groups of up to delta average batches. Degradation is how many
+fewer SLOs are met than with delta = 1 on the same traces; overhead is the processor time of the scheduler's
+calls. "Average batch" is read in two ways: the batch that memory and limit hold, and at most an even share of
+what waits.
 
 Times are those of the machine that the result names, each measured once; unlike the clock's they do not count
 what else runs there. They are of our scheduler, a search (`baselines.qlm.programme.plan`), and not of the
 paper's programme (Figure 20).
 
-"profiled", on which the claims rest, is the batch that memory and limit hold, 256 requests here: with it the 3,500
-requests of a trace are one group per LLM and class from delta = 4 on, so a trace of four times as many is shown
-too. "shared" is what our QLM does where nothing else is said: a group is at most an instance's even share of
-what waits, so that delta hardly matters until the queue is longer than delta batches on every instance. In the
-simulation a plan takes effect one second after its call, whatever delta is (`solve_time_s`): what was measured is
-shorter than the 5 s between decisions, so that it would delay no plan by more than one decision.
+"profiled", on which the claims rest, is the batch that memory and limit hold, 256 requests here: with it the
+3,500 requests of a trace are one group per LLM and class from delta = 4 on, so a trace of four times as many
+is shown too. "shared" is what our QLM does where nothing else is said: a group is at most an instance's even
+share of what waits, so that delta hardly matters until the queue is longer than delta batches on every
+instance. In the simulation a plan takes effect one second after its call, whatever delta is (`solve_time_s`):
+what was measured is shorter than the 5 s between decisions, so that it would delay no plan by more than one
+decision.
 
 Throughput of the longer trace says little of delta: once Batch-1 is served no SLO is in danger, the scheduler
 is called no more (section 4), and Batch-2 groups stay in the virtual queues where they are while most
@@ -33,7 +34,7 @@ from pydantic import Field
 from agents.statistics import mean_interval
 from baselines.qlm.policy import QlmPolicy
 from baselines.qlm.schedule import Plan, QueueProblem
-from experiments.harness.claims import Claim, asked, at_least, at_most, every, led_by
+from experiments.harness.claims import Claim, asked, at_least, at_most, every
 from experiments.harness.figure import (
     SEEDS,
     Grid,
@@ -47,7 +48,8 @@ from experiments.harness.figure import (
 )
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
-from experiments.qlm.loads import other_readings, run_trace
+from experiments.qlm.loads import run_trace
+from experiments.qlm.readings import least_first, read
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -184,14 +186,13 @@ def claims(frame: DataFrame, parameters: GroupSize) -> Iterator[Claim]:
             )
             for name, table in lost.items()
         ]
-        yield led_by(
+        yield read(
             f"Delta = {CHOSEN:g} has nearly zero performance degradation compared to delta = 1",
             near,
             paper=f"nearly zero (read as {NEARLY_ZERO:g} % at most)",
             how="groups are small enough to be spread over the instances",
-            reason=f"most groups in a trace: {listed(first['groups'], form='.0f')}. A group is in the virtual "
-            "queue of one of 12 instances, so few instances load the LLMs that are waited for",
-            note=other_readings(near),
+            reason=f"most groups in a trace: {listed(first['groups'], form='.0f')}. A group is in the queue "
+            "of one of 12 instances, so few instances load the LLMs that are waited for",
             setting=setting,
         )
     if COARSE in parameters.deltas:
@@ -201,13 +202,12 @@ def claims(frame: DataFrame, parameters: GroupSize) -> Iterator[Claim]:
             )
             for name, table in lost.items()
         ]
-        yield led_by(
+        yield read(
             f"At delta = {COARSE:g} decisions are coarse and sub-optimal",
             coarse,
             paper=f"worse than at delta = 1 (read as {NEARLY_ZERO:g} % or more)",
             how=f"most groups in a trace: {listed(first['groups'], form='.0f')}; each is on one of 12 "
             "instances, so their queues differ in length",
-            note=other_readings(coarse),
             setting=setting,
         )
     slower = [
@@ -228,7 +228,7 @@ def claims(frame: DataFrame, parameters: GroupSize) -> Iterator[Claim]:
         yield asked(
             every(
                 "The overhead of our scheduler, a search, is much higher at delta = 1",
-                sorted(slower, key=lambda claim: claim.ours.mean),
+                least_first(slower),
                 paper="much higher, of the programme (read as twice)",
                 how="the search counts its rounds, and a round takes longer with more groups",
                 reason="the search counts its rounds, so its time grows less than the groups",

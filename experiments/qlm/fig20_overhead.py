@@ -1,15 +1,15 @@
 """Seconds per call of the global scheduler against the length of the queue.
 
 A queue of requests of one LLM, a third each with a TTFT target of 20 s, a minute and an hour, in groups of
-delta = 4 average batches, is put in order on as many instances as 50 A100 hold. Measured is the processor time of
-one call: of the paper's programme (Eq. 6 to 13), of our QLM's scheduler, which is a search, and of earliest
-deadline first.
+delta = 4 average batches, is put in order on as many instances as 50 A100 hold. Measured is the processor
+time of one call: of the paper's programme (Eq. 6 to 13), of our QLM's scheduler, which is a search, and of
+earliest deadline first.
 
 The programme is solved by HiGHS on one thread, building it included; longer queues than shown were not tried,
-crosses are queues for which it gave up at its limit or did not prove its plan the best. Our scheduler (`plan`)
-is a search, and the programme where that is small. Earliest deadline first is the fallback (section 9). Estimates
-are made before, from `Profiler`; forming groups is not part of a call. Times are of the machine that the result
-names, and kept like all results of runs: each is measured once.
+crosses are queues for which it gave up at its limit or did not prove its plan the best. Our scheduler
+(`plan`) is a search, and the programme where that is small. Earliest deadline first is the fallback (section
+9). Estimates are made before, from `Profiler`; forming groups is not part of a call. Times are of the machine
+that the result names, and kept like all results of runs: each is measured once.
 """
 
 from __future__ import annotations

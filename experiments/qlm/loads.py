@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.statistics import shown as number
 from baselines import make_policy
 from experiments.harness.figure import dress, lines, where, wide
 from experiments.qlm.mega import apart, with_mega_prompts
@@ -235,14 +234,6 @@ def of_policy(frame: DataFrame, policy: str, x: str, column: str) -> DataFrame:
 def points_above(frame: DataFrame, other: str, x: str, column: str = "attainment") -> DataFrame:
     """By how many percentage points QLM meets more SLOs than another: rows and columns as above."""
     return 100 * (of_policy(frame, "qlm", x, column) - of_policy(frame, other, x, column))
-
-
-def other_readings(parts: Sequence[Any]) -> str:
-    """What a claim's parts besides the first, by which it is judged, have measured."""
-    told = "; ".join(
-        f"{number(part.ours.mean, 3)} {part.unit} ({part.sentence})" for part in parts[1:]
-    )
-    return f"read otherwise: {told}" if told else ""
 
 
 def lines_by_policy(
