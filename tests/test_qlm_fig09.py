@@ -85,7 +85,7 @@ def test_throughput_is_of_all_requests_served_and_those_on_time_are_a_reading():
     claim = found["QLM's throughput is 20 % higher than that of vLLM and EDF"]
     assert claim.verdict is Verdict.NOT
     assert [part.verdict for part in claim.parts] == [Verdict.NOT, Verdict.REPRODUCED]
-    assert "read otherwise: 50 % (EDF) (requests on time)" in claim.note
+    assert claim.reason.endswith("of requests on time it has 50 % (EDF) more")
 
 
 def test_a_run():

@@ -45,7 +45,7 @@ def test_where_nothing_is_lost_no_operation_contributes():
     found = found_of()
     for sentence in (MOST, EACH, OTHERS):
         assert (found[sentence].ours.mean, found[sentence].verdict) == (0, Verdict.NOT)
-    assert "throughput 0.0 % (pulling)" in found[EACH].reason
+    assert "throughput 0.0, 0.0, 0.0, 0.0, 0.0 %" in found[EACH].reason
 
 
 def test_each_operation_may_contribute_to_one_of_both():

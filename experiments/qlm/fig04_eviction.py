@@ -6,8 +6,8 @@ QLM's eviction. The paper does not say how many arrive together, so bursts of se
 
 The interactive queue comes first in the virtual queue. Without eviction it waits for running requests to
 finish; with QLM's eviction these make room, and their KV cache is copied to host memory beside the iterations
-(it occupies the GPU until then). Two more bars tell the copy apart: "ahead" copies before the next iteration
-as vLLM does, which delays everybody's next token instead, and "free" copies in no time. All requests have
+(it occupies the GPU until then). Two more bars show what the copy costs: "ahead" copies before the next
+iteration as vLLM does, which delays the next token of all, and "free" copies in no time. All requests have
 ShareGPT lengths. Where memory and not the batch limit holds the batch (Vicuna-13B), requests that were
 preempted on overflow come before any queue, and nothing is evicted for those that wait behind them;
 kv_watermark=0.2 spares all but 1 % of these preemptions, and shows what they cost.

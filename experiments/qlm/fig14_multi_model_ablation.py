@@ -89,6 +89,7 @@ def plot(frame: DataFrame, parameters: Ablation) -> Any:
 
 LSOS = ("without pulling", "without eviction", "without load balancing")
 SWAPPING = ("without swapping", "without warm start")
+ALL = (*LSOS, *SWAPPING)
 UNITS = {"throughput": "%", "SLOs": "points"}
 """Of what is lost: of throughput, and of the SLOs of Batch-1 requests."""
 
@@ -101,8 +102,9 @@ def claims(frame: DataFrame, parameters: Ablation) -> Iterator[Claim]:
         "throughput": 100 * (1 - by.div(by["QLM"], axis=0)),
         "SLOs": 100 * met.rsub(met["QLM"], axis=0),
     }
-    losses = "lost without them: " + "; ".join(
-        f"{name} {_losses(table.mean(), UNITS[name])}" for name, table in lost.items()
+    losses = (
+        f"lost without {', '.join(each.removeprefix('without ') for each in ALL)}: "
+        + "; ".join(f"{name} {_losses(table.mean())} {UNITS[name]}" for name, table in lost.items())
     )
     setting = f"{parameters.batch_1_per_s:g} Batch-1 requests/s"
 
@@ -165,7 +167,5 @@ def claims(frame: DataFrame, parameters: Ablation) -> Iterator[Claim]:
     )
 
 
-def _losses(lost: Series, unit: str) -> str:
-    return ", ".join(
-        f"{lost[name]:.1f} {unit} ({name.removeprefix('without ')})" for name in (*LSOS, *SWAPPING)
-    )
+def _losses(lost: Series) -> str:
+    return ", ".join(f"{lost[name]:.1f}" for name in ALL)

@@ -1,9 +1,9 @@
 """Seconds per call of the global scheduler against the length of the queue.
 
-A queue of requests of one LLM, a third each with a TTFT target of 20 s, a minute and an hour, in groups of
-delta = 4 average batches, is put in order on as many instances as 50 A100 hold. Measured is the processor
-time of one call: of the paper's programme (Eq. 6 to 13), of our QLM's scheduler, which is a search, and of
-earliest deadline first.
+Request groups of one LLM (delta = 4) are put in order on as many instances as 50 A100 hold. A third of the
+requests each has a TTFT target of 20 s, a minute and an hour. Measured is the processor time of one call: of
+the paper's programme (Eq. 6 to 13), of our QLM's scheduler, which is a search, and of earliest deadline
+first.
 
 The programme is solved by HiGHS on one thread, building it included; longer queues than shown were not tried,
 crosses are queues for which it gave up at its limit or did not prove its plan the best. Our scheduler
