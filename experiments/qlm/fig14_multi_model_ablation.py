@@ -16,11 +16,12 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from agents.statistics import mean_interval
-from experiments.harness.claims import Claim, at_least, best_of, every, gain, led_by, more
+from experiments.harness.claims import Claim, at_least, best_of, every, gain, more
 from experiments.harness.figure import SEEDS, Grid, claimed, wide
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from experiments.qlm.loads import bars_by_variant, run_trace
+from experiments.qlm.readings import read
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -134,7 +135,7 @@ def claims(frame: DataFrame, parameters: Ablation) -> Iterator[Claim]:
         setting=setting,
     )
     after = {name: max(LSOS, key=lambda each: float(lost[name][each].mean())) for name in UNITS}
-    yield led_by(
+    yield read(
         "Model warm start contributes the most to SLOs and throughput",
         [
             every(

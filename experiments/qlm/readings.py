@@ -19,4 +19,5 @@ def read(sentence: str, parts: Sequence[Claim], **words: Unpack[Words]) -> Claim
     others = "; ".join(
         f"{shown(part.ours.mean, 3)} {part.unit} ({part.sentence})" for part in parts[1:]
     )
-    return led_by(sentence, parts, note=f"read otherwise: {others}" if others else "", **words)
+    told: Words = {**words, "note": f"read otherwise: {others}" if others else ""}
+    return led_by(sentence, parts, **told)
