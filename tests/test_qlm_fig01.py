@@ -62,7 +62,7 @@ def test_gpus_are_needed_from_which_on_all_is_well(shares, gpus):
 
 def test_claims_on_made_up_rows():
     parameters = fig01.Overestimation(
-        seeds=1, policies=("qlm", "edf", "vllm"), instances=(10, 16, 32)
+        seeds=1, policies=("qlm", "edf", "shepherd"), instances=(10, 16, 32)
     )
     waits = [
         {"half": "waits", "seed": 30_000, "position": k, "wait_s": 2.0 * k, "fixed_s": 8.0 * k}
@@ -73,14 +73,25 @@ def test_claims_on_made_up_rows():
     for llms in fig01.MODELS:
         rows += fleets((0.5, 1, 1), "qlm", llms)
         rows += fleets((1, 1, 1), "edf", llms)
-        rows += fleets((0, 0.5, 0.9), "vllm", llms)
+        rows += fleets((0, 0.5, 0.9), "shepherd", llms)
     frame = pd.DataFrame(rows)
-    over, right, edf, vllm, *_ = fig01.claims(frame, parameters)
+    over, right, one, several = fig01.claims(frame, parameters)
     assert (over.ours.mean, over.verdict) == (4, "reproduced")
     assert (right.ours.mean, right.verdict) == (pytest.approx(1.05), "reproduced")
+    # SHEPHERD, which section 1 names, comes first. Not with 128: at least twice what QLM takes.
+    assert (one.ours.mean, one.verdict) == (2, "reproduced")
+    edf = several.parts[1]
+    assert edf.sentence == "EDF against QLM"
     assert (edf.ours.mean, edf.verdict) == (40 / 64, "not reproduced")
-    assert "on time by GPUs, QLM: 50 % and 100 % with 40," in edf.reason
-    # Not with 128: at least twice what QLM takes.
-    assert (vllm.ours.mean, vllm.verdict) == (2, "reproduced")
-    assert vllm.note == "QLM 64 GPUs, vLLM more than 128 GPUs in 1 of 1 runs"
     assert fig01.plot(frame, parameters) is not None
+
+
+def test_what_takes_no_more_says_what_it_needs():
+    parameters = fig01.Overestimation(seeds=1, policies=("qlm", "shepherd"), instances=(10, 16, 32))
+    waits = {"half": "waits", "seed": 30_000, "position": 9, "wait_s": 2.0, "fixed_s": 8.0}
+    rows = [{**waits, "qlm_s": 2.1, "fixed_batch": 32, "execution_s": 100.0}]
+    for llms in fig01.MODELS:
+        rows += fleets((0, 0.5, 1), "qlm", llms) + fleets((1, 1, 1), "shepherd", llms)
+    *_, one, _ = fig01.claims(pd.DataFrame(rows), parameters)
+    assert one.verdict == "not reproduced"
+    assert one.reason.endswith("Needed: QLM 128 GPUs; SHEPHERD 40 GPUs")

@@ -44,8 +44,6 @@ def made_up(waits, evicts, free):
             **case,
             "blocked_s": seconds[case["serving"]] * case["burst"] ** (case["serving"] == "waits"),
             "iteration_s": 0.1,
-            "departure_s": 0.5,
-            "preemptions": 7,
         }
         for case in fig04.cases(parameters)
     )
@@ -56,11 +54,11 @@ def test_claims_on_made_up_rows():
     waits, ratio = made_up(2.0, 0.1, 0.08)
     assert (waits.ours.mean, waits.verdict) == (16, "reproduced")
     assert (ratio.ours.mean, ratio.verdict) == (pytest.approx(160), "reproduced")
-    assert "20x at 1, 1.6e+02x at 8" in ratio.note
-    assert ratio.note.endswith("the copy's: 20 % at 1, 20 % at 8")
+    assert ratio.note == "by size of the burst: 20x at 1, 1.6e+02x at 8"
 
 
 def test_what_is_shorter_but_not_by_so_much():
     waits, ratio = made_up(0.5, 0.1, 0.1)
     assert (waits.verdict, ratio.verdict) == ("not reproduced", "same direction, another size")
-    assert "finishes every 0.5 s, and an iteration takes 0.1 s" in ratio.reason
+    assert waits.reason == "mean blocking 0.5 s at 1, 4 s at 8"
+    assert "one of them finishes soon" in ratio.reason

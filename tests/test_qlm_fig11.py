@@ -36,6 +36,10 @@ def test_operations_without_effect_are_told():
     assert [claim.verdict for claim in found[:3]] == [Verdict.NOT] * 3
     assert found[3].verdict is Verdict.REPRODUCED, "swapping has none"
     assert all(claim.reason for claim in found[:3])
+    assert [part.sentence for part in found[1].parts][:2] == [
+        "interactive requests, 500/s",
+        "all requests, 500/s",
+    ]
     worse = claims(without_swapping=(0.5, 100.0))
     assert worse[3].verdict is Verdict.NOT
 

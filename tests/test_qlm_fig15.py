@@ -36,7 +36,7 @@ def test_the_papers_numbers_are_reproduced():
     gain = {0.0: 0.1, 0.2: 0.3, 0.5: 0.3, 1.0: 0.1}
     a10 = {0.0: 0.0, 0.2: 6 / 78, 0.5: 0.25, 1.0: 1.0}
     found = fig15.claims(frame(gain, a10), PARAMETERS)
-    assert [claim.verdict for claim in found] == [Verdict.REPRODUCED] * 4
+    assert [claim.verdict for claim in found] == [Verdict.REPRODUCED] * 3
     assert found[-1].ours.mean == pytest.approx(3)
     assert "20 % A10: 8 % of requests, by speed 8 %" in found[0].note
 
@@ -46,7 +46,7 @@ def test_no_gain_at_the_ends_gives_no_ratio():
     found = fig15.claims(frame(gain, dict(zip(SHARES, SHARES, strict=True))), PARAMETERS)
     assert found[0].verdict is Verdict.NOT, "evenly, whatever their speed"
     assert found[-1].verdict is not Verdict.REPRODUCED
-    assert "there is none at the ends" in found[-1].reason
+    assert found[-1].reason == "there is no gain at the ends, so no ratio"
 
 
 @pytest.mark.parametrize("llm, gpus", [("vicuna-13b", 2 + 2), ("mistral-7b", 1 + 2)])

@@ -58,8 +58,14 @@ def claims(r2):
 
 @pytest.mark.parametrize("r2, verdict", [(0.995, "reproduced"), (0.98, "not reproduced")])
 def test_claims_on_made_up_rows(r2, verdict):
-    busy, idle, gain, short_idle, short_busy = claims(r2)
-    assert (busy.verdict, idle.verdict) == (verdict, verdict)
-    assert gain.ours.mean == pytest.approx(r2 - 0.5)
-    assert (short_idle.verdict, short_busy.verdict) == ("reproduced", "not reproduced")
-    assert "estimates are -10.0 to -10.0 % off, 0% of them too long" in short_busy.reason
+    four, rises, short = claims(r2)
+    assert [part.verdict for part in four.parts] == [verdict] * 3
+    assert rises.ours.mean == pytest.approx(r2 - 0.5)
+    # At work leads; there estimates are 10 % short.
+    assert (short.verdict, short.ours.mean) == ("not reproduced", pytest.approx(-0.1))
+    assert [part.verdict for part in short.parts] == [
+        "not reproduced",
+        "reproduced",
+        "not reproduced",
+    ]
+    assert short.note.startswith("read otherwise: 0.3 bias")

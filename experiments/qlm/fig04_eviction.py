@@ -1,15 +1,16 @@
 """Head-of-line blocking of interactive requests, with and without eviction.
 
-One instance is full of batch requests, of which more wait, when a burst of interactive ones arrives; their
-queue comes first in the virtual queue. Head-of-line blocking is the time until a request is admitted to the
-running batch. Without eviction it waits for running requests to finish; with QLM's eviction these make
-room, and their KV cache is copied to host memory beside the iterations (it occupies the GPU until
-then). Two more bars tell the copy apart: "ahead" copies before the next iteration as vLLM does, which
-delays everybody's next token instead, and "free" copies in no time.
-The paper does not say how many interactive requests arrive together, so bursts of several sizes are shown
-for each LLM; all requests have ShareGPT lengths. Where memory and not the batch limit holds the batch
-(Vicuna-13B), requests that were preempted on overflow come before any queue, and nothing is evicted for those
-that wait behind them; kv_watermark=0.2 spares all but 1 % of these preemptions, and shows what they cost.
+One instance is full of batch requests, of which more wait, when a burst of interactive ones arrives. The
+figure shows how long these are blocked, that is wait until they join the running batch, with and without
+QLM's eviction. The paper does not say how many arrive together, so bursts of several sizes are shown.
+
+The interactive queue comes first in the virtual queue. Without eviction it waits for running requests to
+finish; with QLM's eviction these make room, and their KV cache is copied to host memory beside the iterations
+(it occupies the GPU until then). Two more bars show what the copy costs: "ahead" copies before the next
+iteration as vLLM does, which delays the next token of all, and "free" copies in no time. All requests have
+ShareGPT lengths. Where memory and not the batch limit holds the batch (Vicuna-13B), requests that were
+preempted on overflow come before any queue, and nothing is evicted for those that wait behind them;
+kv_watermark=0.2 spares all but 1 % of these preemptions, and shows what they cost.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from experiments.harness.claims import Claim, at_least, between
+from experiments.harness.claims import Claim, at_least, best_of, every
 from experiments.harness.figure import (
     SEEDS,
     Grid,
@@ -36,6 +37,7 @@ from experiments.harness.figure import (
 )
 from experiments.harness.parameters import ours, paper
 from experiments.output import new_figure
+from experiments.qlm.readings import least_first
 from experiments.qlm.setting import PaperLlms, cluster, lengths, shown, together
 from llmscale_env.sim.compile import compile_cluster
 from llmscale_env.sim.engine import make_engine
@@ -180,59 +182,52 @@ def plot(frame: DataFrame, parameters: Eviction) -> Any:
 @claimed
 def claims(frame: DataFrame, parameters: Eviction) -> Iterator[Claim]:
     """Tens of seconds without eviction, 100 to 1000 times less with it."""
-    largest = max(parameters.bursts)
+    waits, shorter = [], []
     for llm in parameters.llms:
         part = where(frame, llm=llm)
-        waits = _by_seed(part, "waits")
-        ratio = waits / _by_seed(part, "evicts")
-        best = ratio.mean().idxmax()
-        yield at_least(
-            f"Without eviction, blocking is in the order of tens of seconds ({shown(llm)})",
-            10.0,
-            interval_of(waits[largest]),
-            nothing=None,
-            unit=f"s on average, {largest} at a time",
-            paper="tens of seconds",
-            reason=_rhythm(part),
-            note=_means(part, "waits"),
+        without, evicts = (
+            wide(where(part, serving=serving), "burst", "blocked_s")
+            for serving in ("waits", "evicts")
         )
-        yield between(
-            f"Eviction makes head-of-line blocking 100 to 1000 times shorter ({shown(llm)})",
-            100.0,
-            1000.0,
-            interval_of(ratio[best]),
-            nothing=1.0,
-            unit=f"times, {best} at a time, which shows it best",
-            paper="100 to 1000 times",
-            reason=_rhythm(part),
-            note=f"by size of the burst: {listed(ratio.mean(), 'x', '.2g')}; {_means(part, 'evicts')}; "
-            f"of that the copy's: {_copy(part)}",
+        ratio = without / evicts
+        largest, best = max(parameters.bursts), ratio.mean().idxmax()
+        waits.append(
+            at_least(
+                f"{shown(llm)}, {largest} at a time",
+                10.0,
+                interval_of(without[largest]),
+                nothing=None,
+                unit="s on average",
+                reason=f"mean blocking {listed(without.mean(), ' s', '.2g')}",
+            )
         )
-
-
-def _by_seed(part: DataFrame, serving: str) -> DataFrame:
-    return wide(where(part, serving=serving), "burst", "blocked_s")
-
-
-def _rhythm(part: DataFrame) -> str:
-    """Why waiting for a slot is short here: how often one comes free."""
-    before = part[part["serving"] == "waits"].mean(numeric_only=True)
-    return (
-        f"with a batch this large a running request finishes every {before['departure_s']:.2g} s, and "
-        f"an iteration takes {before['iteration_s']:.2g} s: about that is what a request waits without and "
-        "with eviction. Each further one of a burst waits for one more to finish, but with eviction "
-        "for the prefills of those before it, which fill several iterations in large bursts. Preemptions on "
-        f"overflow, behind which evictions wait: {before['preemptions']:,.0f} in a run without eviction"
+        shorter.append(
+            at_least(
+                f"{shown(llm)}, {best} at a time",
+                100.0,
+                interval_of(ratio[best]),
+                nothing=1.0,
+                unit="times",
+                note=f"by size of the burst: {listed(ratio.mean(), 'x', '.2g')}",
+            )
+        )
+    batch = (
+        f"a batch of up to {parameters.batch_limit} and bursts of up to {max(parameters.bursts)}"
     )
-
-
-def _means(part: DataFrame, serving: str) -> str:
-    mean = where(part, serving=serving).groupby("burst")["blocked_s"].mean()
-    how = "without" if serving == "waits" else "with"
-    return f"mean blocking {listed(mean, ' s', '.2g')} {how} it"
-
-
-def _copy(part: DataFrame) -> str:
-    """What would be gone if copies took no time."""
-    share = 1 - _by_seed(part, "free").mean() / _by_seed(part, "evicts").mean()
-    return listed(100 * share, " %", ".0f")
+    yield best_of(
+        "Without eviction head-of-line blocking can be in the order of tens of seconds",
+        least_first(waits)[::-1],
+        paper="tens of seconds",
+        how="interactive requests wait for running batch requests to finish",
+        setting=batch,
+    )
+    yield every(
+        "Eviction makes head-of-line blocking 100 to 1000 times shorter",
+        least_first(shorter),
+        paper="100 to 1000 times",
+        how="batch requests are evicted at the end of an iteration",
+        reason="with so many running requests one of them finishes soon, and with eviction a burst still "
+        "waits for the prefills of its own requests. Where memory limits the batch (Vicuna-13B), "
+        "preempted requests go before the burst",
+        setting=batch,
+    )

@@ -1,19 +1,21 @@
 """Accuracy of the waiting-time estimator against the request groups in the queue.
 
 A queue of ShareGPT requests, in groups of delta = 4 average batches (the fractions are parts of one group),
-stands in front of one instance. QLM's estimator (section 6) says when each request is admitted: its position
-times the mean output, over the token throughput. Mean and deviation of outputs come from other requests
-than those that wait (`OutputHistory`); the throughput is either that of one profiled batch (`Profiler`, no
-preemption assumed), or what the instance's log shows, which is what fits the inefficiency factor
-epsilon. R2 is over the requests of a queue: 1 - squared errors over squared distances from the mean wait.
-"At work", the instance has served such requests for half an hour, as the estimate assumes; "idle", it has
-nothing running when the queue appears, so a first batch is admitted without any wait, of which the estimate
-knows nothing. The paper does not say which it measured.
+stands in front of one instance. QLM's estimator (section 6) says when each request is admitted; R2 and bias
+compare that with the true wait. "At work", the instance has served such requests for half an hour; "idle", it
+has nothing running when the queue appears.
+
+The estimate is a request's position times the mean output, over the token throughput. Mean and deviation of
+outputs come from other requests than those that wait (`OutputHistory`); the throughput is either that of one
+profiled batch (`Profiler`, no preemption assumed), or what the instance's log shows, which is what fits the
+inefficiency factor epsilon. R2 is over the requests of a queue: 1 - squared errors over squared distances
+from the mean wait. The paper does not say in which state it measured; the estimate assumes an instance at
+work. An idle one admits a first batch without any wait, of which the estimate knows nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -27,7 +29,7 @@ from baselines.qlm.waiting import BatchProfile, outlook
 from experiments.accuracy_axes import label_accuracy, mark_accuracy
 from experiments.chiron.instance import backlog
 from experiments.chiron.queue_waits import observe, r_squared, relative_bias
-from experiments.harness.claims import Claim, at_least
+from experiments.harness.claims import Claim, at_least, every, more
 from experiments.harness.figure import (
     SEEDS,
     Grid,
@@ -35,12 +37,12 @@ from experiments.harness.figure import (
     dress,
     interval_of,
     line,
-    listed,
     where,
     wide,
 )
 from experiments.harness.parameters import FIRST_SEED, ours, paper
 from experiments.output import new_figure
+from experiments.qlm.readings import least_first, read
 from experiments.qlm.setting import PaperLlms, cluster, gpus_per_instance, lengths, shown
 from llmscale_env.cluster.iteration_time import iteration_time_model
 
@@ -175,72 +177,70 @@ def plot(frame: DataFrame, parameters: Estimator) -> Any:
     return figure
 
 
+READINGS = {
+    "at work": ("log", "busy"),
+    "idle": ("log", "empty"),
+    "at work, throughput of a profiled batch": ("profile", "busy"),
+}
+"""Throughput and state of the instance, those that the estimate assumes first."""
+
+
 @claimed
 def claims(frame: DataFrame, parameters: Estimator) -> Iterator[Claim]:
-    """R2 of 0.99 from four groups on; better with more; too long when short. With the logged throughput."""
-    short, claimed = parameters.short_groups, parameters.claimed_groups
-    long = sorted(n for n in parameters.groups if n >= claimed)
-    for llm in parameters.llms:
-        logged, profiled = (where(frame, llm=llm, throughput=name) for name in THROUGHPUTS)
-        busy, idle = (where(logged, start=start) for start in STARTS)
-        at = shown(llm)
-        curve = f"mean R2 at work: {_curve(busy)}"
-        for part, start in ((busy, "busy"), (idle, "empty")) if long else ():
-            worst = min(long, key=lambda n: _at(part, n, "r2").mean)
-            other = where(profiled, start=start)
-            yield at_least(
-                f"From {claimed:g} request groups on the estimator reaches an R2 of 0.99 "
-                f"({at}, {STARTS[start]})",
-                0.99,
-                _at(part, worst, "r2"),
-                nothing=None,
-                unit=f"at {worst:g} groups, the least of those lengths",
-                paper="0.99",
-                reason=f"{_errors(part, worst)}; mean R2 by groups {_curve(part)}",
-                note="with the throughput of a profiled batch R2 is "
-                f"{_at(other, worst, 'r2').mean:.3g}: {_errors(other, worst)}",
+    """R2 of 0.99 from four groups on; better with more; too long when short."""
+    short, four = parameters.short_groups, parameters.claimed_groups
+    long = [n for n in parameters.groups if n >= four]
+
+    def judged(sentence: str, judge: Callable[..., Claim], **words: Any) -> Claim:
+        """All LLMs, by each reading."""
+        parts = [
+            every(
+                reading,
+                least_first(
+                    judge(shown(llm), where(frame, llm=llm, throughput=throughput, start=start))
+                    for llm in parameters.llms
+                ),
             )
-        if {short, claimed} <= set(parameters.groups):
-            r2 = wide(busy, PLACE, "r2")
-            yield at_least(
-                f"The more request groups, the more accurate the estimate ({at}, at work)",
-                0.001,
-                mean_interval(r2[claimed] - r2[short]),
-                nothing=0.0,
-                unit=f"R2 gained from {short:g} to {claimed:g} groups",
-                paper="rises (curve)",
-                reason=curve,
-                note=curve,
-            )
-        if short in parameters.groups:
-            yield from [
-                at_least(
-                    f"Estimates for short queues are conservative, that is too long ({at}, {state})",
-                    0.01,
-                    _at(part, short, "bias"),
-                    nothing=0.0,
-                    unit=f"over the true mean wait, at {short:g} groups",
-                    paper="higher (no number)",
-                    reason=f"{_errors(part, short)}. At work those ahead leave at the throughput that the "
-                    "estimate assumes, and it adds no margin; and the first of the queue, which is told that "
-                    "it need not wait, waits for a slot, or behind preempted requests where memory is short",
-                    note=f"a true mean wait is {_at(part, short, 'mean_wait_s').mean:.2g} s, that of the "
-                    f"first request {_at(part, short, 'first_wait_s').mean:.2g} s",
-                )
-                for part, state in ((idle, "idle"), (busy, "at work"))
-            ]
+            for reading, (throughput, start) in READINGS.items()
+        ]
+        return read(sentence, parts, **words)
 
+    def accurate(llm: str, part: DataFrame) -> Claim:
+        least = min((_at(part, n, "r2") for n in long), key=lambda r2: r2.mean)
+        return at_least(llm, 0.99, least, nothing=None, unit="R2")
 
-def _curve(part: DataFrame) -> str:
-    return listed(part.groupby(PLACE)["r2"].mean())
+    def rises(llm: str, part: DataFrame) -> Claim:
+        r2 = wide(part, PLACE, "r2")
+        return more(llm, 0, mean_interval(r2[four] - r2[short]), unit="more R2")
 
+    def conservative(llm: str, part: DataFrame) -> Claim:
+        return more(llm, 0, _at(part, short, "bias"), unit="bias, of the true mean wait")
 
-def _errors(part: DataFrame, groups: float) -> str:
-    bias = 100 * where(part, **{PLACE: groups})["bias"].astype(float)
-    return (
-        f"over single queues estimates are {bias.min():+.1f} to {bias.max():+.1f} % off, "
-        f"{(bias > 0).mean():.0%} of them too long"
-    )
+    if long:
+        yield judged(
+            f"With {four:g} request groups the estimator reaches an accuracy of 0.99",
+            accurate,
+            paper="R2 of 0.99",
+            how="outputs ahead by their mean, over the throughput that the instance logs",
+            setting=f"the least of {four:g} groups and more",
+        )
+    if {short, four} <= set(parameters.groups):
+        yield judged(
+            "As the number of request groups increases, the estimate becomes more accurate",
+            rises,
+            paper="rises (curve)",
+            how="errors of single outputs average out",
+            setting=f"{four:g} groups against {short:g}",
+        )
+    if short in parameters.groups:
+        yield judged(
+            "Estimates for short queues are conservative, that is too long",
+            conservative,
+            paper="higher (no number)",
+            how="the estimate knows nothing of a first batch that is admitted at once",
+            reason="at work those ahead leave at the throughput that the estimate assumes; it has no margin",
+            setting=f"{short:g} groups in the queue",
+        )
 
 
 def _at(part: DataFrame, groups: float, what: str) -> Interval:

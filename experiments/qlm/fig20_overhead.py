@@ -1,13 +1,15 @@
 """Seconds per call of the global scheduler against the length of the queue.
 
-A queue of requests of one LLM, a third each with a TTFT target of 20 s, a minute and an hour (section 8),
-in groups of delta = 4 average batches, is put in order on as many instances as 50 A100 hold. Measured is
-the processor time, on the machine that the result names, of one call of the scheduler that our QLM
-policy uses (`plan`: a search, and the programme where that is small), of the paper's programme itself (Eq.
-6 to 13, HiGHS on one thread, building it included; longer queues than shown were not tried, crosses are
-queues for which it gave up at its limit), and of earliest deadline first, the fallback. Estimates are made
-before, from `Profiler`; forming groups is not part of a call. Times are kept like all results of runs: each
-is measured once.
+Request groups of one LLM (delta = 4) are put in order on as many instances as 50 A100 hold. A third of the
+requests each has a TTFT target of 20 s, a minute and an hour. Measured is the processor time of one call: of
+the paper's programme (Eq. 6 to 13), of our QLM's scheduler, which is a search, and of earliest deadline
+first.
+
+The programme is solved by HiGHS on one thread, building it included; longer queues than shown were not tried,
+crosses are queues for which it gave up at its limit or did not prove its plan the best. Our scheduler
+(`plan`) is a search, and the programme where that is small. Earliest deadline first is the fallback (section
+9). Estimates are made before, from `Profiler`; forming groups is not part of a call. Times are of the machine
+that the result names, and kept like all results of runs: each is measured once.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from baselines.qlm.programme import exact, plan
 from baselines.qlm.schedule import QueueProblem
 from baselines.qlm.search import edf
 from baselines.solver import SolverSettings
-from experiments.harness.claims import Claim, at_least, at_most
+from experiments.harness.claims import Claim, asked, at_least, at_most, more
 from experiments.harness.figure import SEEDS, Grid, claimed, dress, legend_below, line, where, wide
 from experiments.harness.parameters import ours, paper
 from experiments.output import new_figure
@@ -146,49 +148,58 @@ def plot(frame: DataFrame, parameters: Overhead) -> Any:
 
 @claimed
 def claims(frame: DataFrame, parameters: Overhead) -> Iterator[Claim]:
-    """5 s at 400,000 requests of a 7B; larger groups, longer queues in the same time."""
-    queue, small = parameters.claimed_queue, parameters.llms[0]
-    if queue not in parameters.queues:
-        return
-    planned = where(frame, method="plan", queue=queue)
-    seconds = wide(planned, "llm", "seconds")
-    groups, instances = (planned.groupby("llm")[name].mean() for name in ("groups", "instances"))
-    yield at_most(
-        f"{queue:,} requests of a 7B model on A100 are handled at "
-        f"{parameters.claimed_s:g} s per call ({shown(small)})",
-        parameters.claimed_s,
-        mean_interval(seconds[small]),
+    """400,000 requests of a 7B at 5 s; longer queues with larger groups in the same time."""
+    small, *larger = parameters.llms
+    tried = frame.dropna(subset=["seconds"])
+    programme = where(tried, method="programme")
+    mine = where(programme, llm=small)
+    in_time = mine[mine["seconds"].astype(float) <= parameters.claimed_s]
+    means = mine.astype({"seconds": float}).groupby(["queue", "groups"])["seconds"].mean()
+    yield at_least(
+        f"A queue of {parameters.claimed_queue:,} requests of a 7B model takes "
+        f"{parameters.claimed_s:g} s per call",
+        parameters.claimed_queue,
+        mean_interval(in_time.groupby("seed")["queue"].max().astype(float)),
         nothing=None,
-        unit="s per call",
-        paper=f"{parameters.claimed_s:g} s",
-        reason=f"{groups[small]:,.0f} groups",
-        note=f"{groups[small]:,.0f} groups on {instances[small]:.0f} instances. The "
-        f"paper's is the programme's time, ours a search's: {_programme(frame, small)}",
+        unit=f"requests in {parameters.claimed_s:g} s, of the queues tried",
+        paper=f"{parameters.claimed_queue:,} requests in {parameters.claimed_s:g} s",
+        how="the programme of Eq. 6 to 13 puts the groups in order",
+        reason="the programme takes "
+        + ", ".join(
+            f"{seconds:.2g} s for {groups:g} group{'s' * (groups > 1)} ({queue:,} requests)"
+            for (queue, groups), seconds in means.items()
+        )
+        + ", and longer queues were not tried",
+        setting=shown(small),
     )
-    for llm in parameters.llms[1:]:
-        if groups[llm] <= groups[small]:
+    for llm in larger:
+        both = where(programme, llm=llm)
+        groups = [part.groupby("queue")["groups"].mean() for part in (mine, both)]
+        queues = sorted(set(groups[0].index) & set(groups[1].index))
+        if not queues or groups[1][queues[-1]] <= groups[0][queues[-1]]:
             continue
-        sizes = "; ".join(
-            f"{shown(each)}: {groups[each]:,.0f} groups on {instances[each]:.0f} instances"
-            for each in (llm, small)
+        seconds, its = (wide(part, "queue", "seconds")[queues[-1]] for part in (mine, both))
+        yield more(
+            "Configurations with larger groups handle a longer queue for the same overhead",
+            1,
+            mean_interval(its / seconds),
+            unit=f"times the time of {shown(small)} ({shown(llm)}, {queues[-1]:,} requests)",
+            paper="less time with larger groups (curve)",
+            how=f"the programme has {groups[1][queues[-1]]:g} groups in place of {groups[0][queues[-1]]:g}",
+            reason="times are of single calls",
         )
-        yield at_least(
-            "The larger its groups, the less time a queue of a length takes "
-            f"({shown(llm)} against {shown(small)})",
-            1.01,
-            mean_interval(seconds[llm] / seconds[small]),
-            nothing=1.0,
-            unit=f"times the time at {queue:,} requests",
-            paper="more time with smaller groups (curve)",
-            reason=f"{sizes}; our search counts its rounds, so its time grows less than the groups",
+        break
+    planned = where(tried, method="plan", queue=parameters.claimed_queue, llm=small)
+    if len(planned):
+        yield asked(
+            at_most(
+                f"Our search puts {parameters.claimed_queue:,} requests of a 7B model in order within "
+                f"{parameters.claimed_s:g} s",
+                parameters.claimed_s,
+                mean_interval(planned["seconds"].astype(float)),
+                nothing=None,
+                unit="s per call",
+                how=f"a search over {planned['groups'].iloc[0]:,.0f} groups, never worse than earliest "
+                "deadline first",
+            )
         )
-
-
-def _programme(frame: DataFrame, llm: str) -> str:
-    mine = where(frame, method="programme", llm=llm).dropna(subset=["seconds"])
-    if mine.empty:
-        return "the programme was not tried"
-    return "the programme takes " + ", ".join(
-        f"{value:.2g} s for {groups} group{'s' if groups > 1 else ''}"
-        for groups, value in mine.groupby("groups")["seconds"].mean().items()
-    )
