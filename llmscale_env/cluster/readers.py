@@ -333,7 +333,9 @@ def _composed(directory: Path, measured: bool) -> list[Measurements]:
 
 
 def _append_ms(times: ComposedTimes, row: Row) -> float:
-    return times.append_ms(row.decode_requests, [(row.chunk_tokens, row.cached_tokens)] * row.chunks)
+    return times.append_ms(
+        row.decode_requests, [(row.chunk_tokens, row.cached_tokens)] * row.chunks
+    )
 
 
 def composed_times(
