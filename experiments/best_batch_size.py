@@ -22,7 +22,7 @@ from experiments.chiron.instance import backlog, measure
 from experiments.output import RESULTS, new_figure, save_figure, text_table, write_csv
 from llmscale_env._cli import check_folder, one_of, parse_options, run_command, some_of
 from llmscale_env.cluster.iteration_time import basis, iteration_time_model
-from llmscale_env.cluster.optimisations import PrefixCacheConfig, SpeculativeConfig
+from llmscale_env.cluster.optimisations import AverageHits, SpeculativeConfig
 from llmscale_env.workload import tables
 
 BATCH_LIMITS = (
@@ -59,7 +59,7 @@ def optimisations(llm: str, variant: str) -> dict[str, Any]:
     """Arguments of `measure` for one of `VARIANTS`."""
     chosen: dict[str, Any] = {}
     if variant in ("prefix cache", "both"):
-        chosen["prefix_cache"] = PrefixCacheConfig()
+        chosen["average_hits"] = AverageHits()
     if variant in ("speculative", "both"):
         chosen["speculative"] = SpeculativeConfig(draft_llm=DRAFTS[llm])
     return chosen

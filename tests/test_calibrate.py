@@ -256,3 +256,34 @@ def test_what_is_left_out_is_as_the_docs_say():
         assert prompt[key] == pytest.approx(1.3 * prompt[plain], rel=1e-6)
     for gpu in ("a100-80gb", "h100-80gb"):
         assert prompt["llama2-70b", gpu, 2, 512, 64] < prompt["llama2-70b", gpu, 2, 512, 32] / 6
+
+
+@needs_raw
+def test_kv_append_is_that_of_its_profile():
+    """Rows of Vidur's profile of Llama 3 8B (ms a layer), and between them straight lines by hand."""
+    from llmscale_env.cluster.kernels import KvAppend
+    from llmscale_env.cluster.readers import composed_times
+
+    append = KvAppend(RAW)
+    for chunk, cached, ms in (
+        (64, 0, 0.019),
+        (64, 4096, 0.036),
+        (352, 0, 0.098),
+        (352, 704, 0.152),
+    ):
+        assert append.chunk_ms(chunk, cached) == pytest.approx(ms, rel=1e-9)
+    # 528 tokens lie half-way between 352 (0.098 / 352) and 704 (0.126 / 352) on the curve of large chunks.
+    assert append.chunk_ms(528, 0) == pytest.approx(528 * (0.098 + 0.126) / 2 / 352)
+    # 192 tokens are half-way from 64 to 320: the first curve has 0.019 / 64 there, the second begins at 352.
+    assert append.chunk_ms(192, 0) == pytest.approx(192 * (0.019 / 64 + 0.098 / 352) / 2)
+    # Beyond the longest context of the profile, 8,192 tokens behind 8,192, its time per token stays.
+    assert append.chunk_ms(20_000, 0) == pytest.approx(20_000 * 4.477 / 8192)
+    with_append = composed_times(RAW, "Llama-3-8B", 1, measured_attention=False)
+    without = composed_times(RAW, "Llama-3-8B(no kv-append)", 1, measured_attention=False)
+    more = with_append.prefill_attention_ms([(64, 0), (352, 0)]) - without.prefill_attention_ms(
+        [(64, 0), (352, 0)]
+    )
+    assert more == pytest.approx(32 * (0.019 + 0.098))
+    assert with_append.decode_attention_ms(8, 256) - without.decode_attention_ms(
+        8, 256
+    ) == pytest.approx(32 * 0.003)

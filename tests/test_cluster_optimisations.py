@@ -23,14 +23,14 @@ from llmscale_env.cluster.kv import (
     kv_capacity_tokens,
 )
 from llmscale_env.cluster.optimisations import (
-    PrefixCacheConfig,
+    AverageHits,
     SpeculativeConfig,
     check_draft,
     draft_model,
     optimised_tables,
     tokens_per_round,
     verification_base_ps,
-    with_prefix_cache,
+    with_average_hits,
     with_speculation,
 )
 from llmscale_env.control.reward import draw_requests, serving_cost_gpu_s
@@ -89,9 +89,9 @@ def same(one: IterationTables, other: IterationTables) -> bool:
 # ---- prefix caching ----
 
 
-def test_prefix_cache_by_hand():
-    config = PrefixCacheConfig(hit_share=0.5, memory_share=0.25)
-    found = with_prefix_cache(toy(), config, chunk_tokens=40)
+def test_average_hits_by_hand():
+    config = AverageHits(hit_share=0.5, memory_share=0.25)
+    found = with_average_hits(toy(), config, chunk_tokens=40)
     # 20 prompt tokens are 10 new ones: the knot moves out, a prompt token costs half
     assert found.prefill_knot_tokens.tolist() == [0, 20]
     assert found.prefill_knot_ps.tolist() == [1000, 1000]
@@ -108,7 +108,7 @@ def test_prefix_cache_by_hand():
 def test_half_a_prompt_cached_costs_what_the_other_half_costs_new():
     model = iteration_time_model("llama-3.1-8b", GPU)
     plain = model.profile()
-    found = with_prefix_cache(plain, PrefixCacheConfig(hit_share=0.5))
+    found = with_average_hits(plain, AverageHits(hit_share=0.5))
     for n in (100, 256, 1000, 4096, 20_000):
         new, cached = n // 2, n - n // 2
         expected = plain.prefill_s(new, new * (2 * cached + new))
@@ -116,9 +116,9 @@ def test_half_a_prompt_cached_costs_what_the_other_half_costs_new():
 
 
 def test_no_hits_and_no_memory_change_nothing():
-    nothing = PrefixCacheConfig(hit_share=0, memory_share=0)
-    assert same(with_prefix_cache(toy(), nothing), toy())
-    only_memory = with_prefix_cache(toy(), PrefixCacheConfig(hit_share=0, memory_share=0.5))
+    nothing = AverageHits(hit_share=0, memory_share=0)
+    assert same(with_average_hits(toy(), nothing), toy())
+    only_memory = with_average_hits(toy(), AverageHits(hit_share=0, memory_share=0.5))
     assert same(replace(only_memory, kv_capacity_tokens=1000), toy())
     model = iteration_time_model("llama-3.1-8b", GPU)
     assert same(optimised_tables(model), model.profile())
@@ -135,7 +135,7 @@ def test_chunked_iterations_are_exact_when_full_and_never_too_short_where_convex
     ps = 1000 + np.cumsum([0, *(np.diff(knots) * slopes[:-1])])
     shape = {"knot_tokens": knots, "knot_ps": ps, "slope_ps": slopes}
     plain = toy(**{f"mixed_{k}": v for k, v in shape.items()})
-    found = with_prefix_cache(plain, PrefixCacheConfig(hit_share=hit), chunk_tokens=chunk)
+    found = with_average_hits(plain, AverageHits(hit_share=hit), chunk_tokens=chunk)
     assert (np.diff(found.mixed_knot_tokens) > 0).all()
     assert (np.diff(found.mixed_knot_ps) >= 0).all()
     assert (found.mixed_slope_ps >= 0).all()
@@ -156,7 +156,7 @@ def test_chunked_iterations_are_exact_when_full_and_never_too_short_where_convex
 def test_more_hits_never_take_longer():
     model = iteration_time_model("llama-3.1-70b", GPU, 4)
     found = [
-        optimised_tables(model, prefix_cache=PrefixCacheConfig(hit_share=h))
+        optimised_tables(model, average_hits=AverageHits(hit_share=h))
         for h in (0, 0.1, 0.5, 0.9, 0.99)
     ]
     for tokens in (1, 50, 700, 4096, 30_000):
@@ -254,7 +254,7 @@ def test_shipped_models_keep_their_promises(k):
                 model,
                 max_batch=1024,
                 speculative=config,
-                prefix_cache=PrefixCacheConfig(),
+                average_hits=AverageHits(),
                 chunk_tokens=512,
             )
         except ValueError:
@@ -283,9 +283,9 @@ def test_tables_must_be_alike():
     with pytest.raises(ValueError, match="kv_capacity_tokens = 0"):
         with_speculation(toy(), toy(), SPEC_70B, kv_capacity_tokens=0)
     with pytest.raises(ValueError, match="chunk_tokens = -1"):
-        with_prefix_cache(toy(), PrefixCacheConfig(), chunk_tokens=-1)
+        with_average_hits(toy(), AverageHits(), chunk_tokens=-1)
     with pytest.raises(ValueError, match=r"memory_share = 0\.9: leaves none of 5 KV tokens"):
-        with_prefix_cache(toy(kv_capacity_tokens=5), PrefixCacheConfig(memory_share=0.9))
+        with_average_hits(toy(kv_capacity_tokens=5), AverageHits(memory_share=0.9))
 
 
 # ---- the draft ----
@@ -302,7 +302,7 @@ def test_the_draft_takes_memory_for_its_weights_and_its_kv():
     assert kv_capacity_tokens(target, gpu, 4, draft=draft) == int(free // kv_bytes)
     model = iteration_time_model("llama-3.1-70b", GPU, 4)
     found = optimised_tables(
-        model, speculative=SPEC_70B, prefix_cache=PrefixCacheConfig(memory_share=0.5)
+        model, speculative=SPEC_70B, average_hits=AverageHits(memory_share=0.5)
     )
     assert found.kv_capacity_tokens == int(free // kv_bytes) // 2
 
@@ -339,9 +339,9 @@ def test_who_may_draft():
 @pytest.mark.parametrize(
     "config, field, value",
     [
-        (PrefixCacheConfig, "hit_share", 1.0),
-        (PrefixCacheConfig, "hit_share", -0.1),
-        (PrefixCacheConfig, "memory_share", float("nan")),
+        (AverageHits, "hit_share", 1.0),
+        (AverageHits, "hit_share", -0.1),
+        (AverageHits, "memory_share", float("nan")),
         (SpeculativeConfig, "draft_tokens", 0),
         (SpeculativeConfig, "draft_tokens", 65),
         (SpeculativeConfig, "acceptance", 1.1),
@@ -360,18 +360,18 @@ POOL = "fleet.pools.0"
 
 def test_a_pool_names_its_optimisations():
     plain = load_scenario("mixed-slo-v0")
-    assert plain.fleet.pools[0].prefix_cache is plain.fleet.pools[0].speculative is None
+    assert plain.fleet.pools[0].average_hits is plain.fleet.pools[0].speculative is None
     # a whole object, or one field of an object that was not there
-    whole = load_scenario("mixed-slo-v0", **{f"{POOL}.prefix_cache": {"hit_share": 0.3}})
-    field = load_scenario(plain, **{"fleet.pools.interactive.prefix_cache.hit_share": 0.3})
+    whole = load_scenario("mixed-slo-v0", **{f"{POOL}.average_hits": {"hit_share": 0.3}})
+    field = load_scenario(plain, **{"fleet.pools.interactive.average_hits.hit_share": 0.3})
     assert whole.fleet.pools[0] == field.fleet.pools[0]
-    assert field.fleet.pools[0].prefix_cache == PrefixCacheConfig(hit_share=0.3)
-    as_it_is = load_scenario(plain, **{f"{POOL}.prefix_cache": PrefixCacheConfig(hit_share=0.3)})
+    assert field.fleet.pools[0].average_hits == AverageHits(hit_share=0.3)
+    as_it_is = load_scenario(plain, **{f"{POOL}.average_hits": AverageHits(hit_share=0.3)})
     assert as_it_is.fleet.pools[0] == field.fleet.pools[0]
     # a second field beside the first, and off again
-    more = load_scenario(field, **{f"{POOL}.prefix_cache.memory_share": 0.1})
-    assert more.fleet.pools[0].prefix_cache == PrefixCacheConfig(hit_share=0.3, memory_share=0.1)
-    assert load_scenario(more, **{f"{POOL}.prefix_cache": None}) == plain
+    more = load_scenario(field, **{f"{POOL}.average_hits.memory_share": 0.1})
+    assert more.fleet.pools[0].average_hits == AverageHits(hit_share=0.3, memory_share=0.1)
+    assert load_scenario(more, **{f"{POOL}.average_hits": None}) == plain
     drafted = load_scenario(plain, **{f"{POOL}.speculative.draft_llm": "Llama3.2-3B"})
     assert drafted.fleet.pools[0].speculative == SpeculativeConfig(draft_llm="llama-3.2-3b")
 
@@ -379,9 +379,9 @@ def test_a_pool_names_its_optimisations():
 @pytest.mark.parametrize(
     "field, value, message",
     [
-        ("prefix_cache.hit_share", 1, r"interactive.prefix_cache.hit_share = 1: .*less than 1"),
-        ("prefix_cache.hits", 1, r"interactive.prefix_cache.hits: there is no such field"),
-        ("prefix_cache", 3, r"interactive.prefix_cache = 3"),
+        ("average_hits.hit_share", 1, r"interactive.average_hits.hit_share = 1: .*less than 1"),
+        ("average_hits.hits", 1, r"interactive.average_hits.hits: there is no such field"),
+        ("average_hits", 3, r"interactive.average_hits = 3"),
         ("speculative.draft_tokens", 0, r"speculative.draft_tokens = 0: .*greater than or equal"),
         ("speculative.draft_llm", "gpt", r"speculative.draft_llm = 'gpt': llm = 'gpt' is unknown"),
         ("speculative.acceptance", 0.5, r"draft_llm = 'llama-3.1-8b': does not have fewer weights"),
@@ -411,9 +411,9 @@ def optimised_scenario(**changes: object):
         "mixed-slo-v0",
         **{
             "horizon_s": 60,
-            "fleet.pools.interactive.prefix_cache": {},
+            "fleet.pools.interactive.average_hits": {},
             "fleet.pools.interactive.speculative": {"draft_llm": "llama-3.2-3b"},
-            "fleet.pools.mixed.prefix_cache": {"hit_share": 0.3},
+            "fleet.pools.mixed.average_hits": {"hit_share": 0.3},
             "fleet.pools.mixed.speculative": {"draft_llm": "llama-3.2-3b", "draft_tokens": 2},
             "fleet.pools.mixed.chunk_tokens": 512,
             **changes,
@@ -433,7 +433,7 @@ def test_profiles_differ_where_optimisations_do():
     expected = optimised_tables(
         iteration_time_model("llama-3.1-8b", GPU),
         max_batch=pool.max_batch,
-        prefix_cache=pool.prefix_cache,
+        average_hits=pool.average_hits,
         speculative=pool.speculative,
         chunk_tokens=512,
     )
@@ -474,7 +474,7 @@ def test_both_engines_agree_with_both_on():
     first = spec.pools[0].n_slots
     assert {bool(i < first) for i in fast.results()["instance"][finished]} == {True, False}
     plain = load_scenario(scenario, **{f"fleet.pools.{n}.{o}": None for n in (0, 1)
-                                       for o in ("prefix_cache", "speculative")})  # fmt: skip
+                                       for o in ("average_hits", "speculative")})  # fmt: skip
     other = FastEngine(compile_cluster(plain), requests)
     other.advance(60 * PS_PER_S)
     assert not np.array_equal(other.results()["finished_ps"], fast.results()["finished_ps"])

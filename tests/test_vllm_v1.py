@@ -394,8 +394,8 @@ def test_a_scenario_runs_on_both_engines() -> None:
         ({"chunk_tokens": 512}, "chunk_tokens = 512: must be at least max_batch"),
         ({"preemption": "swap"}, "preemption = 'swap': must be 'recompute' with v1"),
         ({"async_kv": True}, "async_kv: not together with v1"),
-        ({"kv_watermark": 0.1}, "kv_watermark: with v1, give v1.watermark"),
-        ({"prefix_cache": {"hit_share": 0.5}}, "prefix_cache: not together with v1.prefix_cache"),
+        ({"kv_watermark": 0.01}, "kv_watermark: with v1, give v1.watermark"),
+        ({"average_hits": {"hit_share": 0.5}}, "average_hits: not together with v1.prefix_cache"),
         ({"v1": {"host_s": -1}}, "host_s"),
     ],
 )
@@ -446,6 +446,6 @@ def test_new_pools_schedule_as_v1_does() -> None:
     assert (before.chunk_tokens, before.watermark) == (0, 0.01)
     with pytest.raises(ValueError, match="evicts: not together with v1; `v1: null`"):
         PoolConfig.model_validate({**pool, "evicts": True})
-    for field, value in (("v1", True), ("v1", "today"), ("prefix_cache", False)):
+    for field, value in (("v1", True), ("v1", "today"), ("average_hits", False)):
         with pytest.raises(ValueError, match=f"must be fields, as in `{field}: .*v1.prefix_cache"):
             PoolConfig.model_validate({**pool, field: value})

@@ -21,7 +21,7 @@ from experiments.harness.parameters import Parameters, ours, paper
 from llmscale_env.cluster.iteration_model import IterationTables
 from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.cluster.optimisations import (
-    PrefixCacheConfig,
+    AverageHits,
     SpeculativeConfig,
     optimised_tables,
 )
@@ -120,10 +120,10 @@ class Watched:
 
 def instance_tables(llm: str, variant: str) -> IterationTables:
     """Iteration times of one of `VARIANTS`; the optimisations with their default parameters."""
-    prefix = PrefixCacheConfig() if variant in ("prefix cache", "both") else None
+    prefix = AverageHits() if variant in ("prefix cache", "both") else None
     draft = SpeculativeConfig(draft_llm=DRAFTS[llm]) if variant in ("speculative", "both") else None
     model = iteration_time_model(llm, GPU, TENSOR_PARALLEL[llm])
-    return optimised_tables(model, max_batch=MAX_BATCH, prefix_cache=prefix, speculative=draft)
+    return optimised_tables(model, max_batch=MAX_BATCH, average_hits=prefix, speculative=draft)
 
 
 def arrivals(lengths: str, rate_per_s: float, duration_s: float, seed: int) -> RequestTable:

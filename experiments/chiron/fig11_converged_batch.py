@@ -50,7 +50,7 @@ from experiments.harness.figure import (
 )
 from experiments.harness.parameters import ours
 from experiments.output import new_figure
-from llmscale_env.cluster.optimisations import PrefixCacheConfig
+from llmscale_env.cluster.optimisations import AverageHits
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -288,7 +288,7 @@ def _taken(frame: DataFrame, llm: str, slo_s: float) -> str:
     """Of a prefix cache: what it takes matters where memory holds the batch."""
     if not _memory_holds(frame, llm, slo_s):
         return ""
-    share = PrefixCacheConfig().memory_share
+    share = AverageHits().memory_share
     return f"KV memory holds the plain batch, and the cache takes {share:.0%} of it (ours)"
 
 

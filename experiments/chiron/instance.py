@@ -8,7 +8,7 @@ import numpy as np
 
 from llmscale_env.cluster.iteration_model import IterationTimeModel
 from llmscale_env.cluster.optimisations import (
-    PrefixCacheConfig,
+    AverageHits,
     SpeculativeConfig,
     optimised_tables,
 )
@@ -58,7 +58,7 @@ def measure(
     watermark: float = 0.0,
     preemption: str = "recompute",
     kv_capacity_tokens: int | None = None,
-    prefix_cache: PrefixCacheConfig | None = None,
+    average_hits: AverageHits | None = None,
     speculative: SpeculativeConfig | None = None,
     warm_up_s: int,
     measured_s: int,
@@ -72,14 +72,14 @@ def measure(
         watermark: share of KV memory kept free at admission.
         preemption: "recompute" or "swap".
         kv_capacity_tokens: KV memory; from the cards (and the optimisations) if left out.
-        prefix_cache, speculative: optimisations; None: without.
+        average_hits, speculative: optimisations; None: without.
         warm_up_s, measured_s: simulated seconds before and during the measurement.
 
     Raises:
         ValueError: the queue ran empty, or nothing finished.
     """
     profile = optimised_tables(
-        model, max_batch=batch_limit, prefix_cache=prefix_cache, speculative=speculative
+        model, max_batch=batch_limit, average_hits=average_hits, speculative=speculative
     )
     if kv_capacity_tokens is not None:
         profile = replace(profile, kv_capacity_tokens=kv_capacity_tokens)

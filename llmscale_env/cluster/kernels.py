@@ -158,7 +158,8 @@ class KvAppend:
             until = chunk + whole(record, "kv_cache_size", where)
             found[chunk >= self.LARGE][until].append(ms / chunk)
         self._curves = [
-            (sorted(rows), [float(np.mean(rows[until])) for until in sorted(rows)]) for rows in found
+            (sorted(rows), [float(np.mean(rows[until])) for until in sorted(rows)])
+            for rows in found
         ]
 
     def chunk_ms(self, chunk: float, cached: float) -> float:

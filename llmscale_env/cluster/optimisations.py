@@ -28,8 +28,8 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class PrefixCacheConfig(_Frozen):
-    """Prefix caching; `with_prefix_cache` says what it does. Chiron names no figures: both are ours.
+class AverageHits(_Frozen):
+    """Prefix caching; `with_average_hits` says what it does. Chiron names no figures: both are ours.
 
     Attributes:
         hit_share: share of every prompt's tokens whose KV cache is found, in [0, 1).
@@ -138,7 +138,7 @@ def optimised_tables(
     *,
     max_batch: int = 4096,
     memory_fraction: float = 0.9,
-    prefix_cache: PrefixCacheConfig | None = None,
+    average_hits: AverageHits | None = None,
     speculative: SpeculativeConfig | None = None,
     chunk_tokens: int = 0,
     data: str | Path | None = None,
@@ -150,8 +150,8 @@ def optimised_tables(
     Args:
         model: iteration times of the target.
         max_batch, memory_fraction: as in `IterationTimeModel.profile`.
-        prefix_cache, speculative: None: without.
-        chunk_tokens: token budget of a chunked iteration (see `with_prefix_cache`); 0: prefill first.
+        average_hits, speculative: None: without.
+        chunk_tokens: token budget of a chunked iteration (see `with_average_hits`); 0: prefill first.
         data: data file in which the draft's times are looked up first.
 
     Raises:
@@ -168,13 +168,13 @@ def optimised_tables(
         tables = with_speculation(
             tables, drafting, speculative, kv_capacity_tokens=capacity, chunk_tokens=chunk_tokens
         )
-    if prefix_cache is not None:
-        tables = with_prefix_cache(tables, prefix_cache, chunk_tokens=chunk_tokens)
+    if average_hits is not None:
+        tables = with_average_hits(tables, average_hits, chunk_tokens=chunk_tokens)
     return tables
 
 
-def with_prefix_cache(
-    tables: IterationTables, config: PrefixCacheConfig, *, chunk_tokens: int = 0
+def with_average_hits(
+    tables: IterationTables, config: AverageHits, *, chunk_tokens: int = 0
 ) -> IterationTables:
     """Tables of an instance that finds a share `h` of every prompt in its cache.
 
@@ -209,7 +209,7 @@ def with_prefix_cache(
     capacity = int(tables.kv_capacity_tokens * (1.0 - config.memory_share))
     if capacity < 1:
         raise ValueError(
-            f"prefix_cache.memory_share = {config.memory_share}: leaves none of "
+            f"average_hits.memory_share = {config.memory_share}: leaves none of "
             f"{tables.kv_capacity_tokens} KV tokens"
         )
     budget = _budget(chunk_tokens)
@@ -279,7 +279,7 @@ def with_speculation(
         config: parameters.
         kv_capacity_tokens: KV tokens of both that fit beside the weights of both
             (`cluster.kv.kv_capacity_tokens` with `draft`).
-        chunk_tokens: as in `with_prefix_cache`.
+        chunk_tokens: as in `with_average_hits`.
 
     Raises:
         ValueError: tables of different length, no capacity, or a budget below 0.

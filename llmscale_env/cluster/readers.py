@@ -7,7 +7,7 @@ repeats sources, licences and the rows that are left out here.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -75,6 +75,10 @@ KV_APPEND = {"Llama-3-8B": "Llama-3-8B(no kv-append)"}
 
 The composed files' own rows with it have 0.558 us per token and layer throughout, and the profile half of
 that for short prompts."""
+
+
+BETWEEN_CACHES = (1024, (1280, 1536, 1792), 2048)
+"""Cached tokens that the composed files have, some between them, and the next that the files have."""
 
 
 def measurements(
@@ -312,8 +316,10 @@ def _composed(directory: Path, measured: bool) -> list[Measurements]:
         names, kernel_model = COMPOSED_MODELS[model]
         profiled = measured and (model, tp) in MEASURED_ATTENTION
         times = composed_times(directory, model, tp, measured_attention=profiled)
-        mine = [replace(row, ms=row.ms + _append_ms(times, row)) for row in mine]
         dense = dense_rows(times)
+        if model in KV_APPEND:
+            dense += _between_caches(mine, times)
+            mine = [replace(row, ms=row.ms + _append_ms(times, row)) for row in mine]
         attention = ", attention measured" if profiled else ""
         found += [
             measurements(
@@ -332,8 +338,36 @@ def _composed(directory: Path, measured: bool) -> list[Measurements]:
     return found
 
 
+def _between_caches(rows: Sequence[Row], times: ComposedTimes) -> list[Row]:
+    """Chunks behind caches between those of the files, as support that is not scored.
+
+    Without KV append, times between two caches are on the straight line, as attention is. With it they are
+    not, and most chunks of long prompts lie where the files have nothing.
+
+    Args:
+        rows: without KV append.
+        times: with it.
+    """
+    chunked = {
+        (row.decode_requests, row.mean_context, row.chunk_tokens, row.cached_tokens): row
+        for row in rows
+        if row.part == "mixed"
+    }
+    found = []
+    before, between, after = BETWEEN_CACHES
+    for (*same, cached), row in chunked.items():
+        later = chunked.get((*same, after))
+        if cached == before and later is not None:
+            for tokens in between:
+                ms = row.ms + (tokens - before) / (after - before) * (later.ms - row.ms)
+                found.append(replace(row, cached_tokens=tokens, ms=ms, scored=False))
+    return [replace(row, ms=row.ms + _append_ms(times, row)) for row in found]
+
+
 def _append_ms(times: ComposedTimes, row: Row) -> float:
-    return times.append_ms(row.decode_requests, [(row.chunk_tokens, row.cached_tokens)] * row.chunks)
+    return times.append_ms(
+        row.decode_requests, [(row.chunk_tokens, row.cached_tokens)] * row.chunks
+    )
 
 
 def composed_times(

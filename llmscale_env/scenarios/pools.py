@@ -10,7 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from llmscale_env.cluster.cards import gpu_card, llm_card
 from llmscale_env.cluster.kv import kv_capacity_tokens
 from llmscale_env.cluster.loading import StartConfig, StartSource
-from llmscale_env.cluster.optimisations import PrefixCacheConfig, SpeculativeConfig, check_draft
+from llmscale_env.cluster.optimisations import AverageHits, SpeculativeConfig, check_draft
 from llmscale_env.scenarios.fields import Frozen, Name, NonNegative, Positive
 from llmscale_env.scenarios.regions import ScalingConfig, SpotConfig
 
@@ -29,7 +29,7 @@ class V1Config(Frozen):
         asynchronous: a step is composed while the one before runs (`async_scheduling`).
         reserve_full: a request waits until its whole context has room (`scheduler_reserve_full_isl`).
         prefix_cache: requests that begin with the same tokens find their KV (`enable_prefix_caching`), in
-            place of the pool's `prefix_cache`, which is an average.
+            place of the pool's `average_hits`, which is an average.
         watermark: share of the KV blocks kept free at admission, in place of `kv_watermark` (vLLM: 0).
         host_s, host_per_request_s: to compose and launch a step, and more for each request in it.
     """
@@ -67,7 +67,7 @@ class PoolConfig(Frozen):
         evicts: priority-0 requests evict running priority-1 requests.
         acquire_s: from the order to the start of loading.
         host_kv_bytes: host memory per instance for KV caches that were moved out.
-        kv_watermark: share of KV memory kept free at admission (vLLM: 0.01).
+        kv_watermark: share of KV memory kept free at admission; None, without `v1`: vLLM's 0.01.
         start: how an instance starts, composed from cards and measurements (`cluster.loading`): "today", an
             engine's name, or fields. None: the network's `startup_s` and the bytes of the weights.
         load_source: where weights come from unless a command says otherwise. "download": a store. "ssd",
@@ -79,7 +79,7 @@ class PoolConfig(Frozen):
         time_factor, load_time_factor: calibration error. Iterations take so many times as long, and loading
             weights (swaps included), as the data say by which everybody plans: policies, forecasts of load
             times, the unit of unfinished work in the reward.
-        prefix_cache, speculative: optimisations that change iteration times and KV memory
+        average_hits, speculative: optimisations that change iteration times and KV memory
             (docs/calibration.md); None: without.
         swaps_to: other LLMs that an instance can load in turn (docs/engine.md, section 9). Such a pool is
             in no route: its instances take requests of all their LLMs from shared queues.
@@ -137,13 +137,13 @@ class PoolConfig(Frozen):
     evicts: bool = False
     acquire_s: NonNegative = 0.0
     host_kv_bytes: NonNegative = 64e9
-    kv_watermark: Annotated[float, Field(ge=0, lt=0.5)] = 0.01
+    kv_watermark: Annotated[float, Field(ge=0, lt=0.5)] | None = None
     start: StartConfig | None = None
     load_source: StartSource = "ssd"
     load_s: dict[StartSource, NonNegative] | None = None
     time_factor: Annotated[float, Field(ge=0.01, le=100)] = 1.0
     load_time_factor: Annotated[float, Field(ge=0.01, le=100)] = 1.0
-    prefix_cache: PrefixCacheConfig | None = None
+    average_hits: AverageHits | None = None
     speculative: SpeculativeConfig | None = None
     swaps_to: tuple[str, ...] = ()
     swap_flushes: bool = False
@@ -169,7 +169,9 @@ class PoolConfig(Frozen):
     @property
     def watermark(self) -> float:
         """Share of KV memory kept free at admission."""
-        return self.kv_watermark if self.v1 is None else self.v1.watermark
+        if self.v1 is not None:
+            return self.v1.watermark
+        return 0.01 if self.kv_watermark is None else self.kv_watermark
 
     @property
     def flows(self) -> bool:
@@ -201,13 +203,13 @@ class PoolConfig(Frozen):
             return value  # what is wrong is said by the field's own check
         return given
 
-    @field_validator("v1", "prefix_cache", mode="before")
+    @field_validator("v1", "average_hits", mode="before")
     @classmethod
     def _fields_or_none(cls, value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, bool | str):
-            on, off = ("{}", "null") if info.field_name == "v1" else ("{...} (an average)", "null")
+            fields = "{}" if info.field_name == "v1" else "{hit_share: 0.5}"
             raise ValueError(
-                f"must be fields, as in `{info.field_name}: {on}`, or `{off}`; vLLM's cache by "
+                f"must be fields, as in `{info.field_name}: {fields}`, or `null`; vLLM's cache by "
                 "blocks is v1.prefix_cache"
             )
         return value
@@ -320,9 +322,9 @@ class PoolConfig(Frozen):
                 raise ValueError(
                     f"{name} = {getattr(self, name)!r}: must be {must!r} with v1; `v1: null` goes without"
                 )
-        if self.v1.prefix_cache and self.prefix_cache is not None:
-            raise ValueError("prefix_cache: not together with v1.prefix_cache, which simulates it")
-        if self.kv_watermark != 0.01:
+        if self.v1.prefix_cache and self.average_hits is not None:
+            raise ValueError("average_hits: not together with v1.prefix_cache, which simulates it")
+        if self.kv_watermark is not None:
             raise ValueError("kv_watermark: with v1, give v1.watermark in its place")
         if self.chunk_tokens < self.max_batch:
             raise ValueError(
@@ -338,7 +340,7 @@ class PoolConfig(Frozen):
         for llm in self.warm:
             if llm not in self.llms:
                 raise ValueError(f"warm: {llm!r} must be one of {list(self.llms)}")
-        for name in ("prefix_cache", "speculative", "load_s"):
+        for name in ("average_hits", "speculative", "load_s"):
             if self.swaps_to and getattr(self, name) is not None:
                 raise ValueError(f"{name}: not together with swaps_to")
         if self.static_batch and self.chunk_tokens > 0:

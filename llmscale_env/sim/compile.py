@@ -13,7 +13,7 @@ from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.cluster.loading import load_times_s, read_times_s, start_phases_s
 from llmscale_env.cluster.multicast_time import planned_load_s
 from llmscale_env.cluster.optimisations import (
-    PrefixCacheConfig,
+    AverageHits,
     SpeculativeConfig,
     optimised_tables,
 )
@@ -136,9 +136,9 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
     pool_names = [pool.name for pool in fleet.pools]
 
     def profile_of(pool: PoolConfig) -> int:
-        optimised = pool.prefix_cache is not None or pool.speculative is not None
+        optimised = pool.average_hits is not None or pool.speculative is not None
         key = (
-            (pool.llm, pool.gpu, pool.tp, pool.max_batch, pool.prefix_cache, pool.speculative),
+            (pool.llm, pool.gpu, pool.tp, pool.max_batch, pool.average_hits, pool.speculative),
             pool.chunk_tokens if optimised else 0,
             pool.v1 is not None,
         )
@@ -325,7 +325,7 @@ def pool_tables(scenario: Scenario, pool: PoolConfig) -> IterationTables:
     """The tables that a pool's instances run from, its optimisations included (not to be changed)."""
     tables = _tables(
         (pool.llm, pool.gpu, pool.tp, pool.max_batch, pool.chunk_tokens),
-        pool.prefix_cache,
+        pool.average_hits,
         pool.speculative,
         scenario.memory_fraction,
         scenario.iteration_times,
@@ -352,7 +352,7 @@ def _v1(scenario: Scenario, pool: PoolConfig) -> V1Spec | None:
 @lru_cache(maxsize=16)
 def _tables(
     pool: tuple[str, str, int, int, int],
-    prefix_cache: PrefixCacheConfig | None,
+    average_hits: AverageHits | None,
     speculative: SpeculativeConfig | None,
     memory_fraction: float,
     data: str | None,
@@ -363,7 +363,7 @@ def _tables(
         iteration_time_model(llm, gpu, tp, data=data),
         max_batch=max_batch,
         memory_fraction=memory_fraction,
-        prefix_cache=prefix_cache,
+        average_hits=average_hits,
         speculative=speculative,
         chunk_tokens=chunk_tokens,
         data=data,
@@ -372,7 +372,7 @@ def _tables(
 
 def pool_times(scenario: Scenario, pool: PoolConfig) -> IterationTimeModel | IterationTables:
     """Where to ask a pool for its `decode_s` and `prefill_s`: its tables, if it is optimised."""
-    if pool.prefix_cache is not None or pool.speculative is not None:
+    if pool.average_hits is not None or pool.speculative is not None:
         return pool_tables(scenario, pool)
     return iteration_time_model(pool.llm, pool.gpu, pool.tp, data=scenario.iteration_times)
 

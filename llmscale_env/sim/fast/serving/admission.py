@@ -52,15 +52,15 @@ def row_of(S, i, place):
 
 
 @njit(forceinline=True)
-def leave_queue(S, i, place, row, r):
-    """Request `r` waits no longer on list `row`, from which instance `i` takes it at `place`."""
+def leave_queue(S, i, place, row, r, need):
+    """Request `r`, of so much `demand`, waits no longer on list `row`, from which `i` takes it at `place`."""
     inst = inst_at(S, i)
     req = req_at(S, r)
     if place >= 0:
         leave(S, r, row - queue_row(S, 0))
         inst.left += req.predicted - req.emitted
         return
-    inst.waiting -= demand(S, r)
+    inst.waiting -= need
     if place == OWN:
         leave_own(S, i, r)
     else:
@@ -195,7 +195,7 @@ def admit(S, i, t, left):
             inst.kv -= need - 1
             inst.n_coming -= 1
         else:
-            leave_queue(S, i, place, row, r)
+            leave_queue(S, i, place, row, r, need)
         if const_of(S).live:
             co_at(S, r).origin = row - queue_row(S, 0) if place >= 0 else -1
         enter(S, i, r, t)

@@ -351,7 +351,7 @@ def _admit(S, i, t, left, blocks):
                 step.asked += context
                 step.hit += done
             hold_hits(S, i, r, hits)
-        leave_queue(S, i, place, row, r)
+        leave_queue(S, i, place, row, r, demand(S, r))
         enter(S, i, r, t)
         start_prefill(S, i, r)
         req.pre_done = done
