@@ -99,12 +99,15 @@ def run_days(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One policy over a part of the week.
 
     Args:
-        case: as in `scenario_of`, with `bin_h` (of latencies) and `seed`.
+        case: as in `scenario_of`, with `bin_h` (of latencies), `seed`, and `thresholds` and `epsilon` of
+            policies (if there).
     """
     scenario = scenario_of(case)
-    # The paper's service levels are of TTFT: the ITL limit of the scenario is ours.
-    paper = {"theta_itl": False} if case["policy"].startswith("lt-") else {}
-    result = run_episode(make_policy(case["policy"], **paper), scenario, case["seed"])
+    changes: dict[str, Any] = {"thresholds": case.get("thresholds", "scenario")}
+    if case["policy"].startswith("lt-"):
+        # The paper's service levels are of TTFT: the ITL limit of the scenario is ours.
+        changes |= {"theta_itl": False, "epsilon": case.get("epsilon", 1.0)}
+    result = run_episode(make_policy(case["policy"], **changes), scenario, case["seed"])
     return [
         *series_rows(result, scenario),
         *latency_rows(result.requests, case["bin_h"], scenario.region_names),
