@@ -8,7 +8,7 @@ Thursday, which has most tokens of Llama-2, and forecasts know the day before.
 
 The text and the released code differ: thresholds of 70 and 30 % against 50 and 25 %, and over 10 million
 requests in the week against 7.4 million. Both are run, each of these alone, and the released code with an
-epsilon below 1, which section 5.1 leaves open. All sentences are judged in one reading (text, released code, or
+epsilon below 1, which section 5.1 leaves open. All sentences are judged in one reading (text, released code,
 that with the lower epsilon): the one in which most hours are saved without harm to latencies. Hours saved
 at a latency worse by more than the paper's sentence allows do not count. Pictures are of the text's
 reading, but for the map of all settings.

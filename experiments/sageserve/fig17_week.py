@@ -255,8 +255,8 @@ def _savings(
         paper="up to $2M (abstract), over $2M (introduction)",
         setting="four LLMs",
         how="instance-hours saved in the week, times the price",
-        reason=f"$2 million a month at the paper's price are {needed:,.0f} instance-hours a week; reactive uses "
-        f"{most:,.0f}. {reason}",
+        reason=f"$2 million a month at the paper's price are {needed:,.0f} instance-hours a week; reactive "
+        f"uses {most:,.0f}. {reason}",
     )
 
 

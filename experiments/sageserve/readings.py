@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 TEXT, RELEASED = "text", "released code"
-"""The text's thresholds and the introduction's 10 million requests; thresholds and hourly counts as released."""
+"""The text's thresholds and the introduction's 10 million requests; both as the released code has them."""
 
 EPSILON = 0.8
 """Share of its peak that a region serves itself: section 5.1 has no number, the released code 1; ours."""
@@ -143,16 +143,16 @@ def nearest(frames: Mapping[str, DataFrame], policies: Iterable[str], **which: s
 
 
 def read(
-    frames: Mapping[str, DataFrame],
+    frames: Mapping[str, Any],
     sentence: str,
     rule: Callable[..., Claim],
-    judge: Callable[[DataFrame], list[Claim]],
+    judge: Callable[[Any], list[Claim]],
     **words: Any,
 ) -> Claim:
     """A sentence judged in the first of several settings; the others are parts that count nowhere.
 
     Args:
-        frames: rows by setting.
+        frames: rows by setting, or what was made of them.
         sentence: what the paper says.
         rule: as `claims.every`, of the parts in a setting.
         judge: parts of the sentence from the rows of a setting.
@@ -164,3 +164,20 @@ def read(
     about = ABOUT.get(shown.sentence, shown.sentence)
     words["setting"] = "; ".join(filter(None, (words.get("setting"), about)))
     return replace(led_by(sentence, parts, **words), unit=shown.unit)
+
+
+def most_reproduced(
+    frames: Mapping[str, DataFrame],
+    judge: Callable[[Mapping[str, DataFrame]], Iterable[Claim]],
+) -> list[Claim]:
+    """All sentences of a figure, judged in that one reading which reproduces most; of equals the first.
+
+    Args:
+        frames: rows by setting.
+        judge: the sentences, each judged in the first of the settings that it is given.
+    """
+    found = []
+    for first in frames:
+        rest = {name: mine for name, mine in frames.items() if name != first}
+        found.append(list(judge({first: frames[first], **rest})))
+    return max(found, key=lambda told: sum(c.verdict is Verdict.REPRODUCED for c in told))
