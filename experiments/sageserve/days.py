@@ -189,10 +189,10 @@ def total_rows(result: EpisodeResult, scenario: Scenario) -> Iterator[dict[str, 
 
 def chosen(frame: DataFrame, kind: str, **values: Any) -> DataFrame:
     """Rows of a kind with these values."""
-    mine = frame[frame["kind"] == kind]
+    keep = (frame["kind"] == kind).to_numpy()
     for name, value in values.items():
-        mine = mine[mine[name] == value]
-    return mine
+        keep = keep & (frame[name] == value).to_numpy()
+    return frame[keep]
 
 
 def by_seed(
@@ -200,7 +200,7 @@ def by_seed(
 ) -> Series[float]:
     """Sum of a column of a policy's "total" rows, by seed."""
     mine = chosen(frame, "total", policy=policy, **values)
-    return mine.astype({column: float}).groupby("seed")[column].sum()
+    return mine[column].astype(float).groupby(mine["seed"]).sum()
 
 
 def less_percent(mine: Any, other: Any) -> Interval:
@@ -229,7 +229,7 @@ def percentile(
 ) -> Series[float]:
     """A latency of interactive requests, by seed: the mean over bins of their percentiles."""
     mine = interactive(frame, policy, llm=llm, region=region)
-    return mine.astype({column: float}).groupby("seed")[column].mean()
+    return mine[column].astype(float).groupby(mine["seed"]).mean()
 
 
 def utilisation(frame: DataFrame, policy: str, llm: str, region: str) -> DataFrame:

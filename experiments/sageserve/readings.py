@@ -102,9 +102,11 @@ def at_equal_service(
         policies: of the claims.
         allowed: percent by policy; `NOT_WORSE` where it has none.
     """
+    policies = list(policies)
+    worse_of = {policy: worse_percent(frame, policy) for policy in dict.fromkeys(policies)}
     found = []
     for claim, policy in zip(claims, policies, strict=True):
-        worse = worse_percent(frame, policy)
+        worse = worse_of[policy]
         if claim.ours.mean > 0 and not worse <= allowed.get(policy, NOT_WORSE):
             sentence = f"{claim.sentence}, at a latency {worse:.0f} % worse"
             claim = replace(claim, sentence=sentence, verdict=Verdict.NOT)
