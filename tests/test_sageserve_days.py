@@ -308,7 +308,7 @@ def test_the_first_reading_saves_most_at_equal_service():
     assert order == ["released code", readings.REROUTED, "text"]
     told = readings.nearest(frames, fig11.SAVED, llm=LLM)
     assert "LT-I (released code, epsilon 0.8): 50.0 %" in told
-    assert "100 % higher" in told
+    assert "+100 %" in told
     shown = next(fig11._hours(readings.best_first(frames, fig11.SAVED), {}))
     assert (shown.verdict, shown.ours.mean) == (Verdict.REPRODUCED, pytest.approx(25.0))
     assert shown.unit == "% fewer (LT-I)"

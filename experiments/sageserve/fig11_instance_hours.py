@@ -128,8 +128,9 @@ PARAMETERS = {"quick": Day(seeds=1), "paper": Day(seeds=5)}
 
 def settings(parameters: Day, case: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The readings, what differs between them alone, KV as the released code counts it, and more room."""
-    rate, usual = parameters.rate_scale, {"thresholds_over": 1.0, "most": OWN_VMS}
-    found = [
+    rate = parameters.rate_scale
+    usual: dict[str, Any] = {"thresholds_over": 1.0, "most": OWN_VMS}
+    return [
         setting(TEXT, rate, **usual),
         setting(THRESHOLDS, rate, thresholds="released", **usual),
         setting(LOAD, rate, load=1 / RAISED, **usual),
@@ -138,7 +139,6 @@ def settings(parameters: Day, case: Mapping[str, Any]) -> list[dict[str, Any]]:
         setting(KV, rate, **usual) | {"thresholds_over": parameters.thresholds_over},
         setting(ROOM, rate, **usual) | {"most": parameters.more_room},
     ]
-    return found
 
 
 cases = Grid(
