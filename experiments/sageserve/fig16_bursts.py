@@ -9,9 +9,9 @@ When and for how long the load is eight times as high is ours: half an hour, end
 LT-UA's 20 minutes lie in it; the paper says "randomly". Its released code has nine times in one minute of
 every hour. Recovered means below the upper threshold for ten minutes. Both readings of the paper are run,
 thresholds and requests of the text and of its released code; all sentences are judged in that which
-reproduces more of them. A request waits at the instance
-that it was sent to: instances that come later serve those that come later, so that latencies are of hours
-where many have queued, also after the hour in which LT-I gives its instances back.
+reproduces more of them. A request waits at the instance that it was sent to: instances that come later serve
+those that come later, so that latencies are of hours where many have queued, also after the hour in which
+LT-I gives its instances back.
 """
 
 from __future__ import annotations

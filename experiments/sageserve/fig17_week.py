@@ -1,14 +1,13 @@
 """The week: latency in bins of three hours, GPU-hours and dollars.
 
-Reactive, LT-I, LT-U and LT-UA over the week, Monday 0 h UTC to Sunday 24 h, all from
-8 instances per LLM and region. The panels are 95th percentiles of TTFT and E2E latency of Llama-2-70B's
-interactive requests by the time of their arrival. GPU-hours are billed ones of all four LLMs (8 GPUs an
-instance); dotted is an ablation, LT-U that is told the load of the next hour ("oracle").
+Reactive, LT-I, LT-U and LT-UA over the week, Monday 0 h UTC to Sunday 24 h: 95th percentiles of TTFT and E2E
+latency of Llama-2-70B's interactive requests by the time of their arrival. The week is run as the text has it
+(thresholds of 70 and 30 %, over 10 million requests) and as the released code has (50 and 25 %, 7.4 million).
+Sentences are judged in the one of them that saves most hours without harm to latencies.
 
-It is run as the paper's text has it (thresholds of 70 and 30 %, over 10 million requests) and with the
-thresholds and the hourly counts of the released code (50 and 25 %, 7.4 million). All sentences are judged in
-the one of them in which most hours are saved without harm to latencies; hours that are saved at worse
-latencies do not count. The picture has both.
+All start from 8 instances per LLM and region. GPU-hours are billed ones of all four LLMs (8 GPUs an
+instance); those that are saved at worse latencies of Llama-2 do not count. Dotted is an ablation, LT-U that
+is told the load of the next hour ("oracle").
 
 LT is reactive in the first hour, with nothing to forecast from. A month counts as 52 / 12 weeks. At quick
 scale a part of the week: Friday noon to Saturday midnight, a weekday's evening and the start of the
