@@ -89,7 +89,7 @@ SMALL = {
     "sageserve-fig04": (None, {"rate_scale": 0.01}),
     "sageserve-fig05": ("policy", DAY),
     "sageserve-fig10": (None, {"rate_scale": 0.002}),
-    "sageserve-fig11": ("policy", DAY),
+    "sageserve-fig11": (("policy", "thresholds"), DAY),
     "sageserve-fig16": ("policy", {**DAY, "bursts_h": (0.25,), "minutes": 15.0}),
     "sageserve-fig17": ("policy", {**DAY, "from_h": 108.0}),
     "aladdin-fig02": ("seed", {"seeds": 3, "tables": ("sharegpt",), "history": 4000,

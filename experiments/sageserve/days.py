@@ -99,12 +99,15 @@ def run_days(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One policy over a part of the week.
 
     Args:
-        case: as in `scenario_of`, with `bin_h` (of latencies) and `seed`.
+        case: as in `scenario_of`, with `bin_h` (of latencies), `seed`, and `thresholds` and `epsilon` of
+            policies (if there).
     """
     scenario = scenario_of(case)
-    # The paper's service levels are of TTFT: the ITL limit of the scenario is ours.
-    paper = {"theta_itl": False} if case["policy"].startswith("lt-") else {}
-    result = run_episode(make_policy(case["policy"], **paper), scenario, case["seed"])
+    changes: dict[str, Any] = {"thresholds": case.get("thresholds", "scenario")}
+    if case["policy"].startswith("lt-"):
+        # The paper's service levels are of TTFT: the ITL limit of the scenario is ours.
+        changes |= {"theta_itl": False, "epsilon": case.get("epsilon", 1.0)}
+    result = run_episode(make_policy(case["policy"], **changes), scenario, case["seed"])
     return [
         *series_rows(result, scenario),
         *latency_rows(result.requests, case["bin_h"], scenario.region_names),
@@ -186,10 +189,10 @@ def total_rows(result: EpisodeResult, scenario: Scenario) -> Iterator[dict[str, 
 
 def chosen(frame: DataFrame, kind: str, **values: Any) -> DataFrame:
     """Rows of a kind with these values."""
-    mine = frame[frame["kind"] == kind]
+    keep = (frame["kind"] == kind).to_numpy()
     for name, value in values.items():
-        mine = mine[mine[name] == value]
-    return mine
+        keep = keep & (frame[name] == value).to_numpy()
+    return frame[keep]
 
 
 def by_seed(
@@ -197,7 +200,7 @@ def by_seed(
 ) -> Series[float]:
     """Sum of a column of a policy's "total" rows, by seed."""
     mine = chosen(frame, "total", policy=policy, **values)
-    return mine.astype({column: float}).groupby("seed")[column].sum()
+    return mine[column].astype(float).groupby(mine["seed"]).sum()
 
 
 def less_percent(mine: Any, other: Any) -> Interval:
@@ -226,7 +229,7 @@ def percentile(
 ) -> Series[float]:
     """A latency of interactive requests, by seed: the mean over bins of their percentiles."""
     mine = interactive(frame, policy, llm=llm, region=region)
-    return mine.astype({column: float}).groupby("seed")[column].mean()
+    return mine[column].astype(float).groupby(mine["seed"]).mean()
 
 
 def utilisation(frame: DataFrame, policy: str, llm: str, region: str) -> DataFrame:

@@ -25,7 +25,7 @@ from experiments.harness.claims import Claim, about, asked, at_least, at_most, e
 from experiments.harness.figure import SEEDS, Grid, claimed, dress, where
 from experiments.harness.parameters import Parameters, paper
 from experiments.output import new_figure
-from experiments.sageserve.setting import DAYS, binned
+from experiments.sageserve.setting import DAYS, RAISED, binned
 from llmscale_env.workload.week import WEEK_LLMS, sageserve_week
 
 if TYPE_CHECKING:
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
 
 FIGURE = "Figure 4"
 PUBLISHED = Path(__file__).parent.parent / "data" / "sageserve_week_4h.csv"
-PUBLISHED_REQUESTS = 7_435_314.0
-"""Of the hourly table that the mix follows; the mix has 10.2 million."""
-
-RAISED = 10.2e6 / PUBLISHED_REQUESTS
 KINDS = ("interactive", "non-interactive")
 A, C = WEEK_LLMS.index("llama-2-70b"), WEEK_LLMS.index("llama-3.1-8b")
 """LLMs that serve the source's models A and C, whose minutes were measured."""

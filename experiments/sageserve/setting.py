@@ -22,6 +22,10 @@ SHOWN = {
     "llama-3.1-8b": "Llama-3.1-8B",
     "llama-3.2-3b": "Llama-3.2-3B",
 }
+PUBLISHED_REQUESTS = 7_435_314.0
+"""Of the released hourly counts that the mix follows; the mix has 10.2 million."""
+
+RAISED = 10.2e6 / PUBLISHED_REQUESTS
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,186 @@
+"""Readings of SageServe's paper: its text and its released code say different things.
+
+The text scales at 70 and 30 % of the memory and has over 10 million requests in the week; the released code
+scales at 50 and 25 %, and the released hourly counts have 7.4 million. A sentence is judged in one setting,
+the same for hours and for latencies; what is saved counts only at equal service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from experiments.harness.claims import Claim, Verdict, led_by
+from experiments.harness.figure import where
+from experiments.sageserve.days import (
+    LATENCIES,
+    LLAMA_2,
+    NAMES,
+    more_percent,
+    percentile,
+    saved_percent,
+)
+from experiments.sageserve.setting import RAISED
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+TEXT, RELEASED = "text", "released code"
+"""The text's thresholds and the introduction's 10 million requests; both as the released code has them."""
+
+EPSILON = 0.8
+"""Share of its peak that a region serves itself: section 5.1 has no number, the released code 1; ours."""
+
+REROUTED = f"released code, epsilon {EPSILON:g}"
+
+ABOUT = {
+    TEXT: "text: 70 and 30 %, 10.2 million requests a week",
+    RELEASED: "released code: 50 and 25 %, 7.4 million requests a week",
+    REROUTED: f"released code: 50 and 25 %, 7.4 million requests a week; epsilon {EPSILON:g}",
+}
+"""Of a reading: thresholds and load."""
+
+NOT_WORSE = 5.0
+"""Percent by which a latency may grow and still count as "not harmed" (ours)."""
+
+
+def setting(
+    name: str, rate_scale: float, *, thresholds: str = "scenario", load: float = 1.0, **more: Any
+) -> dict[str, Any]:
+    """Columns of a case in a setting of that name; `load`: requests over those of our week."""
+    return {
+        "setting": name,
+        "thresholds": thresholds,
+        "rate_scale": rate_scale * load,
+        "epsilon": 1.0,
+        **more,
+    }
+
+
+def as_released(name: str, rate_scale: float, **more: Any) -> dict[str, Any]:
+    """Thresholds and requests of the released code, as `setting`."""
+    return setting(name, rate_scale, thresholds="released", load=1 / RAISED, **more)
+
+
+def text_and_released(parameters: Any, case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """For a `Grid`: the paper's text and its released code."""
+    return [make(name, parameters.rate_scale) for name, make in _READINGS.items()]
+
+
+_READINGS: dict[str, Callable[..., dict[str, Any]]] = {TEXT: setting, RELEASED: as_released}
+
+
+def by_setting(frame: DataFrame, names: Iterable[str] = (TEXT, RELEASED)) -> dict[str, DataFrame]:
+    """The rows of each of these settings that was run."""
+    there = set(frame["setting"])
+    return {name: where(frame, setting=name) for name in names if name in there}
+
+
+def worse_percent(frame: DataFrame, policy: str) -> float:
+    """By how much the 95 % TTFT or E2E latency of Llama-2 is above reactive's, whichever is more."""
+    pair = (policy, "reactive")
+    return float(
+        np.max(
+            [
+                more_percent(*(percentile(frame, p, column, LLAMA_2) for p in pair)).mean
+                for column in LATENCIES
+            ]
+        )
+    )
+
+
+def at_equal_service(
+    claims: Iterable[Claim], frame: DataFrame, policies: Iterable[str], allowed: Mapping[str, float]
+) -> list[Claim]:
+    """What policies save, a claim each: it counts only if no latency grows by more than is `allowed`.
+
+    Args:
+        claims: one for each of `policies`, in their order.
+        frame: rows of one setting.
+        policies: of the claims.
+        allowed: percent by policy; `NOT_WORSE` where it has none.
+    """
+    policies = list(policies)
+    worse_of = {policy: worse_percent(frame, policy) for policy in dict.fromkeys(policies)}
+    found = []
+    for claim, policy in zip(claims, policies, strict=True):
+        worse = worse_of[policy]
+        if claim.ours.mean > 0 and not worse <= allowed.get(policy, NOT_WORSE):
+            sentence = f"{claim.sentence}, at a latency {worse:.0f} % worse"
+            claim = replace(claim, sentence=sentence, verdict=Verdict.NOT)
+        found.append(claim)
+    return found
+
+
+def best_first(frames: Mapping[str, DataFrame], policies: Iterable[str]) -> dict[str, DataFrame]:
+    """Rows by setting, that first in which a policy saves most of Llama-2's hours at equal service."""
+
+    def score(name: str) -> float:
+        mine = frames[name]
+        saved = [
+            saved_percent(mine, policy, llm=LLAMA_2).mean
+            for policy in policies
+            if worse_percent(mine, policy) <= NOT_WORSE
+        ]
+        return max(saved, default=-np.inf)
+
+    return {name: frames[name] for name in sorted(frames, key=score, reverse=True)}
+
+
+def nearest(frames: Mapping[str, DataFrame], policies: Iterable[str], **which: str) -> str:
+    """Which setting saves most hours, whatever becomes of TTFT and E2E latency: a sentence."""
+    of = {
+        (name, policy): saved_percent(mine, policy, **which).mean
+        for name, mine in frames.items()
+        for policy in policies
+    }
+    name, policy = max(of, key=of.__getitem__)
+    worse = worse_percent(frames[name], policy)
+    return (
+        f"Most hours are saved by {NAMES[policy]} ({name}): {of[name, policy]:.1f} %, with "
+        f"{worse:+.0f} % in the worse latency of Llama-2."
+    )
+
+
+def read(
+    frames: Mapping[str, Any],
+    sentence: str,
+    rule: Callable[..., Claim],
+    judge: Callable[[Any], list[Claim]],
+    **words: Any,
+) -> Claim:
+    """A sentence judged in the first of several settings; the others are parts that count nowhere.
+
+    Args:
+        frames: rows by setting, or what was made of them.
+        sentence: what the paper says.
+        rule: as `claims.every`, of the parts in a setting.
+        judge: parts of the sentence from the rows of a setting.
+        words: see `claims.Words`.
+    """
+    parts = [rule(name, judge(mine)) for name, mine in frames.items()]
+    measured = (part for part in parts if part.verdict is not Verdict.UNMEASURED)
+    shown = next(measured, parts[0])
+    about = ABOUT.get(shown.sentence, shown.sentence)
+    words["setting"] = "; ".join(filter(None, (words.get("setting"), about)))
+    return replace(led_by(sentence, parts, **words), unit=shown.unit)
+
+
+def most_reproduced(
+    frames: Mapping[str, DataFrame],
+    judge: Callable[[Mapping[str, DataFrame]], Iterable[Claim]],
+) -> list[Claim]:
+    """All sentences of a figure, judged in that one reading which reproduces most; of equals the first.
+
+    Args:
+        frames: rows by setting.
+        judge: the sentences, each judged in the first of the settings that it is given.
+    """
+    found = []
+    for first in frames:
+        rest = {name: mine for name, mine in frames.items() if name != first}
+        found.append(list(judge({first: frames[first], **rest})))
+    return max(found, key=lambda told: sum(c.verdict is Verdict.REPRODUCED for c in told))
