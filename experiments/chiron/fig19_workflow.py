@@ -13,8 +13,8 @@ so sentences are judged by the one that moves, which is also the stronger oppone
 until the deadline at 65 minutes, whoever finishes earlier or later. All start with 15 instances. Ours:
 ShareGPT single-turn lengths, whose outputs (472 tokens on average) seem longer than those of the paper's
 Figure 8 (`lengths` changes them). The load is feasible with them: an instance does 15.3 of these requests per
-second at best (Figure 3), so that a million of them within the hour and 30 interactive ones per second take 21
-of the 50 GPUs.
+second at best (Figure 3), so that a million of them within the hour and 30 interactive ones per second take
+21 of the 50 GPUs.
 """
 
 from __future__ import annotations
