@@ -295,6 +295,7 @@ def claims(frame: DataFrame, parameters: OverProvisioning) -> Iterator[Claim]:
             parts.append((reading, f"{reading}{target}, {configuration} model", rows))
     if not parts:
         return
+    parts.sort(key=lambda part: part[0] == SPIKE)  # the largest numbers last
     low, high = min(parameters.cvs), max(parameters.cvs)
     yield every(
         "More burstiness needs more over-provisioning",

@@ -282,11 +282,13 @@ def claims(frame: DataFrame, parameters: RequestGroups) -> Iterator[Claim]:
         20.0,
         mean_interval(_beside(theirs, mine, "hysteresis").groupby("seed").mean()),
         nothing=1.0,
-        unit="x, immediate against groups, mean over all loads",
+        unit="x, immediate against groups",
+        paper="20 x",
         reason="as the paper defines it (scaling actions over scale-ups) it lies between 1 and 2 for any "
         f"fleet that starts from none. Scaling actions per request do fall, {fewer.min():.0f} to "
         f"{fewer.max():.0f} times",
         how="scaling actions over scale-ups of mixed and batch instances",
+        setting="mean over all loads",
     )
     more = _beside(mine, theirs, "throughput").groupby(PLACE)
     on_time = [part.groupby(PLACE)["slo_attainment"].mean() for part in (mine, theirs)]
