@@ -68,9 +68,9 @@ LEARNT = (
     "Which batch limit the untuned Llumnix had decides Figures 9, 10 and 18. Section 6.2 implies 64; a sweep "
     "for SLO attainment, which section 6 describes, finds 1024. Beside 1024 Chiron has no more requests on "
     "time in workload A, and a static limit does as well as its local autoscaler.",
-    "Without bursts the reserve of theta = 1/3 only costs: at 340 requests/s Chiron has less than half of the "
-    "tuned Llumnix's throughput per instance. With hardly any reserve it still has some 15 % less (Figure "
-    "9).",
+    "Without bursts the reserve of theta = 1/3 only costs: at 340 requests/s Chiron has less than half of "
+    "the tuned Llumnix's throughput per instance. With hardly any reserve it still has some 15 % less "
+    "(Figure 9).",
     "KV memory, not the limit, holds the batch of the 8B: some 960 requests run (Figure 11). Batch sizes of "
     "2048 to 4096 are out of its reach.",
     "Hysteresis as the paper defines it lies between 1 and 2 for any fleet that starts from none, so it "
