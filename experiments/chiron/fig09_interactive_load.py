@@ -229,7 +229,6 @@ def _exhaustion(frame: DataFrame, most_per_s: float, meets: float) -> Iterator[C
         on_time = at_load(
             100 * by_load(frame, policy, "slo_attainment"), "mixed", float(EXHAUSTS_PER_S)
         )
-        rates = {"nothing": None, "unit": "requests/s"}
         reason = (
             f"it takes all GPUs at {_rate(full, most_per_s)} requests/s; fewer than {meets:.0%} are on time "
             f"beyond {_rate(served(policy), most_per_s)}"
@@ -237,7 +236,14 @@ def _exhaustion(frame: DataFrame, most_per_s: float, meets: float) -> Iterator[C
         return every(
             OPPONENTS[policy],
             [
-                about("takes all GPUs", EXHAUSTS_PER_S, full, reason=reason, **rates),
+                about(
+                    "takes all GPUs",
+                    EXHAUSTS_PER_S,
+                    full,
+                    nothing=None,
+                    unit="requests/s",
+                    reason=reason,
+                ),
                 at_most(
                     f"at {EXHAUSTS_PER_S} requests/s",
                     100 * meets,

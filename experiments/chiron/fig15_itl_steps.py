@@ -12,6 +12,7 @@ after a target was missed; how far latency overshoots and for how long is what i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -141,7 +142,7 @@ def claims(frame: DataFrame, parameters: ItlSteps) -> Iterator[Claim]:
                 about(
                     name,
                     1.0,
-                    by_seed(late, lambda seed, slo_s=slo_s: _mean_itl_s(seed) / slo_s),
+                    by_seed(late, partial(_over_target, slo_s=slo_s)),
                     nothing=fixed,
                     unit="of the target",
                     reason=f"{_holds(late)}; at the first limit of {parameters.first_limit} "
@@ -153,7 +154,7 @@ def claims(frame: DataFrame, parameters: ItlSteps) -> Iterator[Claim]:
                     at_most(
                         name,
                         FEW_STEPS,
-                        by_seed(late, lambda seed, slo_s=slo_s: _longest_excess(seed, slo_s)),
+                        by_seed(late, partial(_longest_excess, slo_s=slo_s)),
                         nothing=None,
                         unit="steps in a row at most",
                         reason=_excess_reason(late, slo_s),
@@ -183,6 +184,10 @@ def _mean_itl_s(frame: DataFrame) -> float:
     known = frame[frame["itl_s"] > 0]
     spent_s = known["running"] * (known["end_s"] - known["start_s"])
     return float(spent_s.sum() / (spent_s / known["itl_s"]).sum())
+
+
+def _over_target(frame: DataFrame, slo_s: float) -> float:
+    return _mean_itl_s(frame) / slo_s
 
 
 def _longest_excess(frame: DataFrame, slo_s: float) -> int:

@@ -456,21 +456,22 @@ def _of_chiron(seen: Seen, parameters: Workflow) -> Iterator[Claim]:
         f"{mixed:.1f} mixed GPUs would do {served * target_s:,.0f} of {n:,} in time, so the first batch "
         f"instance comes at {first_min:.1f} min; {most:.1f} at the most in all"
     )
-    words = {"nothing": None, "reason": added_early}
     yield every(
         f"At {close_s / 60:g} min a fifth of the requests remains and 10 new instances are added",
         [
-            about("remaining", n / 5, seen.of("chiron", "remaining"), unit="requests", **words),
             about(
-                "added at once", 10, seen.of("chiron", "added_at_once"), unit="instances", **words
-            ),
-            about(
-                "most are added",
-                close_s / 60,
-                seen.of("chiron", "added_most_min"),
-                unit="min",
-                **words,
-            ),
+                name,
+                number,
+                seen.of("chiron", column),
+                nothing=None,
+                unit=unit,
+                reason=added_early,
+            )
+            for name, number, column, unit in (
+                ("remaining", n / 5, "remaining", "requests"),
+                ("added at once", 10, "added_at_once", "instances"),
+                ("most are added", close_s / 60, "added_most_min", "min"),
+            )
         ],
         paper=f"{n / 5:,.0f} requests, 10 instances at {close_s / 60:g} min",
         how="the estimated wait of a request group exceeds its deadline",
