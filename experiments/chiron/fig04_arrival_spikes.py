@@ -171,42 +171,40 @@ def claims(frame: DataFrame, parameters: Spikes) -> Iterator[Claim]:
     """Section 2.3's two percentiles: of the cluster, and beside it of single services."""
     found = percentiles(frame, parameters)
     ends_s = sorted({min(parameters.load_times_s), max(parameters.load_times_s)})
-    tables = sorted(parameters.tables, key=lambda table: "+" not in table)
-    first, *rest = tables
-    singly = ", ".join(
-        f"{SERVICES.get(table, table)} {_range(found, table, name)} ({name})"
-        for table in rest
-        for name in LEVELS
+    first, *rest = tables = sorted(parameters.tables, key=lambda table: "+" not in table)
+    singly = "".join(f"; {_range(found, table)}" for table in rest)
+    yield led_by(
+        "The p90 and p99 values of the arrival spikes are 1.6 and 3",
+        [
+            every(
+                SERVICES.get(table, table),
+                [
+                    about(
+                        f"{name}, intervals of {load_time_s} s",
+                        number,
+                        exact(float(found.loc[(table, load_time_s), name])),
+                        nothing=None,
+                        unit="x",
+                    )
+                    for name, number in PAPER.items()
+                    for load_time_s in ends_s
+                ],
+            )
+            for table in tables
+        ],
+        paper=" and ".join(f"{number:g}" for number in PAPER.values()),
+        how="arrivals of the traces, counted; no policy is involved",
+        reason="another service than the paper's, an hour in place of two months; a Poisson process of its "
+        f"rate has {_range(found, first, 'poisson_')}",
+        note=f"{_range(found, first)}{singly}",
     )
-    for name, number in PAPER.items():
-        yield led_by(
-            f"The {name} of the arrival spikes is {number:g}",
-            [
-                every(
-                    SERVICES.get(table, table),
-                    [
-                        about(
-                            f"intervals of {load_time_s} s",
-                            number,
-                            exact(float(found.loc[(table, load_time_s), name])),
-                            nothing=None,
-                            unit="x",
-                        )
-                        for load_time_s in ends_s
-                    ],
-                )
-                for table in tables
-            ],
-            paper=f"{number:g} x",
-            how="arrivals of the traces, counted; no policy is involved",
-            reason="another service than the paper's, an hour in place of two months; a Poisson process of "
-            f"its rate has {_range(found, first, f'poisson_{name}')}",
-            setting=f"a cluster that serves {SERVICES.get(first, first)}"
-            + (f"; single services differ: {singly}" if singly else ""),
-        )
 
 
-def _range(found: DataFrame, table: str, name: str) -> str:
-    """A percentile over the load times."""
-    values = found.loc[table, name]
-    return f"{values.min():.3g} to {values.max():.3g}"
+def _range(found: DataFrame, table: str, prefix: str = "") -> str:
+    """Both percentiles of a service over the load times."""
+    shown = (
+        f"{name} {values.min():.3g} to {values.max():.3g}"
+        for name in LEVELS
+        for values in [found.loc[table, f"{prefix}{name}"]]
+    )
+    return f"{SERVICES.get(table, table)} {', '.join(shown)}"

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from pydantic import PositiveFloat
 
-from agents.statistics import mean_interval
 from experiments.chiron.setting import episode, measured, scenario_of
-from experiments.harness.claims import Claim, asked, at_least, at_most, every, exact
-from experiments.harness.figure import SEEDS, Grid, by_seed, claimed, listed, where, wide
+from experiments.harness.claims import Claim, at_least, at_most, every
+from experiments.harness.figure import SEEDS, Grid, by_seed, claimed, listed, where
 from experiments.harness.parameters import Parameters, ours, paper, something_left
 from experiments.output import new_figure
 
@@ -156,7 +155,7 @@ def plot(frame: DataFrame, parameters: ItlSlo) -> Any:
 
 @claimed
 def claims(frame: DataFrame, parameters: ItlSlo) -> Iterator[Claim]:
-    """Large targets are never missed, small ones hardly ever; looser ones need fewer GPUs."""
+    """Section 6.3: large targets are never missed, small ones hardly ever."""
     loosest, tightest = max(parameters.itl_slos_s), min(parameters.itl_slos_s)
     rates = [
         (f"{rate:g} requests/s", where(frame, rate_per_s=rate)) for rate in parameters.rates_per_s
@@ -201,34 +200,6 @@ def claims(frame: DataFrame, parameters: ItlSlo) -> Iterator[Claim]:
             how="the local autoscaler halves the batch limit after the target was exceeded",
             setting=setting,
         )
-    if loosest > tightest:
-        yield asked(
-            every(
-                "A larger ITL target raises throughput per instance and needs fewer GPUs",
-                [claim for name, mine in rates for claim in _looser(mine, loosest, name)],
-                paper="(table)",
-            )
-        )
-
-
-def _looser(frame: DataFrame, loosest: float, name: str) -> Iterator[Claim]:
-    """What the loosest target spares, against the tightest with which as many SLOs are met."""
-    met = frame.groupby("itl_slo_s")["slo_attainment"].mean()
-    tightest = min(slo_s for slo_s in met.index if abs(met[slo_s] - met[loosest]) <= ALIKE)
-    lonely = tightest == loosest
-    for column, what, judge, number in (
-        ("throughput_per_instance", "throughput", at_least, 1.01),
-        ("gpus", "GPUs", at_most, 0.99),
-    ):
-        values = wide(frame, "itl_slo_s", column)
-        yield judge(
-            f"{name}, {what}",
-            number,
-            exact(1.0) if lonely else mean_interval(values[loosest] / values[tightest]),
-            nothing=1.0,
-            unit=f"x with {loosest:g} s, of that with {tightest:g} s",
-            reason="with no other target as many SLOs are met" if lonely else _gpus_reason(frame),
-        )
 
 
 def _unfinished(frame: DataFrame) -> str:
@@ -250,9 +221,3 @@ def _reason(frame: DataFrame) -> str:
         f"worst at {worst_s:g} s, where those who miss it have {mean['late_tokens']:.0f} output tokens "
         f"(median {mean['tokens']:.0f}), and {mean['late_moved']:.0%} of them were evicted or preempted"
     )
-
-
-def _gpus_reason(frame: DataFrame) -> str:
-    mean = frame.groupby("itl_slo_s")["gpus"].mean()
-    full = "" if mean.min() < 47.5 else ", all that the cap of 50 allows"
-    return f"GPUs by target: {listed(mean, form='.1f', place=' s')}{full}"

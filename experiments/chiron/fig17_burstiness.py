@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, PositiveFloat
 
-from agents.statistics import Interval, mean_interval
+from agents.statistics import mean_interval
 from experiments.chiron.setting import episode, measured, scenario_of
 from experiments.chiron.spikes import gamma_arrivals
-from experiments.harness.claims import Claim, at_least, at_most, every
+from experiments.harness.claims import Claim, at_least, every
 from experiments.harness.figure import SEEDS, Grid, claimed, dress, line, where, wide
 from experiments.harness.parameters import Parameters, one_each, ours, paper, something_left
 from experiments.output import new_figure
@@ -149,10 +149,9 @@ def plot(frame: DataFrame, parameters: Burstiness) -> Any:
 
 @claimed
 def claims(frame: DataFrame, parameters: Burstiness) -> Iterator[Claim]:
-    """Three is enough up to a burstiness of 8, not beyond; more holds longer."""
+    """Section 6.3: three is enough up to a burstiness of 8, not beyond."""
     beyond = sorted(cv for cv in parameters.cvs if cv > ENOUGH_UNTIL_CV)
     within = sorted(cv for cv in parameters.cvs if cv <= ENOUGH_UNTIL_CV)
-    most = max(parameters.over_provisionings)
     default = where(frame, over_provisioning=DEFAULT)
     if default.empty:
         return
@@ -197,24 +196,6 @@ def claims(frame: DataFrame, parameters: Burstiness) -> Iterator[Claim]:
             how="bursts exceed what the reserve can take before new instances have loaded",
             setting=f"the least violated of CV {_listed(beyond)}",
         )
-    if most > DEFAULT and beyond:
-        reserve = where(frame, over_provisioning=most)
-        yield every(
-            "It is important to assign the over-provisioning conservatively",
-            [
-                at_most(
-                    f"{name} model",
-                    0.75,
-                    _against(where(reserve, configuration=name), mine, beyond),
-                    nothing=1.0,
-                    unit=f"x the violations with {most:g} instead of 3",
-                )
-                for name, mine in models.items()
-            ],
-            paper="fewer violations",
-            how=f"theta = 1/{most:g} keeps more mixed instances in reserve",
-            setting=f"CV {_listed(beyond)} together",
-        )
 
 
 def _listed(cvs: Sequence[float]) -> str:
@@ -230,12 +211,3 @@ def _by_over_provisioning(frame: DataFrame) -> str:
         for factor, row in mean.iterrows()
     ]
     return f"SLOs met at CV {ENOUGH_UNTIL_CV:g} by over-provisioning: {', '.join(parts)}"
-
-
-def _against(reserve: DataFrame, default: DataFrame, cvs: Sequence[float]) -> Interval:
-    """Violations of one over those of another, of all seeds together: single ones may have none."""
-    mine, its = (
-        1 - one[one["cv"].isin(cvs)].groupby("seed")["slo_attainment"].mean()
-        for one in (reserve, default)
-    )
-    return mean_interval(mine / its.mean() if its.mean() > 0 else mine * float("nan"))

@@ -38,7 +38,6 @@ from experiments.chiron.loads import STYLES, run_load
 from experiments.harness.claims import (
     Claim,
     Words,
-    asked,
     at_least,
     best_of,
     every,
@@ -196,7 +195,7 @@ def _bars(frame: DataFrame, parameters: Ablation, batch: int) -> Any:
 
 @claimed
 def claims(frame: DataFrame, parameters: Ablation) -> Iterator[Claim]:
-    """Sections 1 and 6.3, and of Figure 2 (right) what is ours to ask."""
+    """Sections 1 and 6.3."""
     how = "Chiron beside itself with one autoscaler replaced: batch limits by a static one, instances by a "
     words = {
         "how": f"{how}utilisation range",
@@ -217,16 +216,6 @@ def claims(frame: DataFrame, parameters: Ablation) -> Iterator[Claim]:
         lambda name, gain, reason: at_least(name, LEAST, gain, nothing=0, unit="%", reason=reason),
         paper="30 to 60 %",
         **words,
-    )
-    yield asked(
-        every(
-            "Chiron takes fewer GPUs than either autoscaler alone",
-            [
-                _fewer_gpus(mine, slo_class, name)
-                for name, slo_class, mine in _each(frame, parameters)
-            ],
-            paper="fewer (Figure 2, right)",
-        )
     )
 
 
@@ -253,8 +242,8 @@ def _by_batch(
             for autoscaler, without in (("local", "global"), ("global", "local"))
             for name, slo_class, mine in _each(_at_batch(frame, batch), parameters)
         ]
-        all_of_them = ", ".join(f"{part.sentence} {part.ours.mean:+.0f}" for part in parts)
-        readings.append(every(f"static batch {batch}", parts, note=f"in %: {all_of_them}"))
+        gains = ", ".join(f"{part.sentence} {part.ours.mean:+.0f}" for part in parts)
+        readings.append(every(f"static batch {batch}", parts, reason=f"in %: {gains}"))
     return best_of(sentence, readings, **words)
 
 
@@ -271,27 +260,6 @@ def _contribution(frame: DataFrame, without: str, slo_class: str) -> tuple[Inter
     if _counts(frame, attainment, without):
         return gain, beside
     return exact(0.0), f"{gain.mean:.0f} % more do not count, since fewer are on time. {beside}"
-
-
-def _fewer_gpus(frame: DataFrame, slo_class: str, name: str) -> Claim:
-    """Against the cheapest of those alone, at any batch, that are as much on time if any is."""
-    attainment = f"{slo_class}_attainment"
-    named = _named(frame)
-    means = named.groupby("policy_name")[[attainment, "gpus"]].mean()
-    alone = means[means.index.str.startswith(("local", "global"))]
-    good = alone[alone[attainment] >= means.loc["chiron", attainment] - NO_WORSE]
-    best = str((good if len(good) else alone)["gpus"].idxmin())
-    saved = _gain(named, "gpus", "chiron", best)
-    saved = Interval(-saved.mean, -saved.high, -saved.low)
-    counts = _counts(named, attainment, best)
-    return at_least(
-        name,
-        1,
-        saved if counts else exact(0.0),
-        nothing=0,
-        unit=f"% fewer than {best}, and no fewer on time",
-        reason=_beside(frame, attainment),
-    )
 
 
 def _named(frame: DataFrame) -> DataFrame:

@@ -75,9 +75,6 @@ LEARNT = (
     "2048 to 4096 are out of its reach.",
     "Hysteresis as the paper defines it lies between 1 and 2 for any fleet that starts from none, so it "
     "cannot fall 20 times. Scaling actions per request fall 30 to 300 times (Figure 6).",
-    "A request group is judged once, by its last request, as printed: at least 98.5 % are on time at every "
-    "load. Judging each request by its own deadline, which is ours, leaves 96.5 % in the worst case (Figure "
-    "6).",
     "A longer queue helps only while mixed instances would otherwise run idle. Beside a steady stream of "
     "batch requests a queue 8 times as long leaves what they serve as it was (Figure 13).",
     "The 20 requests/s of appendix A.2 must be per instance: 15 instances with 20 each leave the fifth that "
