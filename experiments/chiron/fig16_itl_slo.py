@@ -31,7 +31,7 @@ LARGE_SLO_S = 1.0
 """Beyond it the paper sees no violation."""
 ALL_PERCENT = 99.95
 """What rounds to the paper's 100 %, to a tenth; which digit it rounded to is not known."""
-ALIKE = 0.01  # by so much two shares of SLOs may differ and count as the same
+FEW = 0.01  # so small a share of unfinished requests is not told
 
 
 class ItlSlo(Parameters):
@@ -205,7 +205,7 @@ def claims(frame: DataFrame, parameters: ItlSlo) -> Iterator[Claim]:
 def _unfinished(frame: DataFrame) -> str:
     """Where a share met says little, since it is of those that finished."""
     mean = frame.groupby("itl_slo_s")["unfinished"].mean()
-    many = listed(100 * mean[mean > ALIKE], " %", ".0f", place=" s")
+    many = listed(100 * mean[mean > FEW], " %", ".0f", place=" s")
     return f"of the requests that finished; {many} did not" if many else ""
 
 

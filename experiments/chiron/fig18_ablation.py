@@ -262,15 +262,6 @@ def _contribution(frame: DataFrame, without: str, slo_class: str) -> tuple[Inter
     return exact(0.0), f"{gain.mean:.0f} % more do not count, since fewer are on time. {beside}"
 
 
-def _named(frame: DataFrame) -> DataFrame:
-    """With the batch size in the name where there is more than one."""
-    named = frame.copy()
-    static = named["policy_name"].isin(STATIC)
-    if named.loc[static, "static_batch"].nunique() > 1:
-        named.loc[static, "policy_name"] += " " + named.loc[static, "static_batch"].astype(str)
-    return named
-
-
 def _counts(frame: DataFrame, attainment: str, other: str) -> bool:
     """Whether Chiron has no fewer requests on time than another."""
     means = frame.groupby("policy_name")[attainment].mean()
@@ -285,7 +276,7 @@ def _gain(frame: DataFrame, column: str, policy: str, other: str) -> Interval:
 
 def _beside(frame: DataFrame, attainment: str) -> str:
     """All policies: what is on time with how many GPUs."""
-    means = _named(frame).groupby("policy_name")[[attainment, "gpus"]].mean()
+    means = frame.groupby("policy_name")[[attainment, "gpus"]].mean()
     order = [name for policy in POLICIES for name in means.index if name.startswith(policy)]
     parts = [
         f"{name} {100 * means.loc[name, attainment]:.0f} % with {means.loc[name, 'gpus']:.0f} GPUs"
