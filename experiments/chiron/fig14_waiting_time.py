@@ -222,10 +222,13 @@ def claims(frame: DataFrame, parameters: WaitingTime) -> Iterator[Claim]:
         )
     if short in looked:
         found = {
-            start: {name: _at(fleet[start], short, "bias") for name, fleet in fleets.items()}
+            start: {
+                name: interval_of(100 * where(fleet[start], queue_length=short)["bias"])
+                for name, fleet in fleets.items()
+            }
             for start in STARTS
         }
-        empty = [100 * bias.mean for bias in found["empty"].values()]
+        empty = [bias.mean for bias in found["empty"].values()]
         yield led_by(
             "When queues are small, the estimates are more conservative (higher)",
             [
@@ -234,10 +237,10 @@ def claims(frame: DataFrame, parameters: WaitingTime) -> Iterator[Claim]:
                     [
                         at_least(
                             name,
-                            0.01,
+                            1.0,
                             bias,
                             nothing=0.0,
-                            unit="over the true mean wait",
+                            unit="% over the true mean wait",
                             reason=_scatter(fleets[name][start], short),
                         )
                         for name, bias in biases.items()
