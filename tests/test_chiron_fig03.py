@@ -77,15 +77,15 @@ def rows(parameters):
 
 def test_claims_on_made_up_rows():
     parameters = fig03.BatchSize(seeds=2, llms=("llama-3.1-8b",), batch_limits=(512, 8, 64))
-    bends, levels, throughput, latency = fig03.claims(rows(parameters), parameters)
-    assert (bends.ours.mean, bends.verdict) == (0.5, Verdict.REPRODUCED)
-    assert (levels.ours.mean, levels.verdict) == (1.0, Verdict.NOT)
-    assert levels.reason.endswith("3.00 with 0%, 0.02 with 1%")
+    both, bends = fig03.claims(rows(parameters), parameters)
+    latency, throughput = both.parts
+    assert (latency.sentence, latency.ours.mean) == ("8B, latency", 64)
     # The last watermark's: as much at all batches.
-    assert (throughput.ours.mean, throughput.verdict) == (1.0, Verdict.NOT)
-    assert throughput.note.startswith("of 2 steps to a larger batch 0 raise it")
-    assert (latency.ours.mean, latency.verdict) == (64, Verdict.REPRODUCED)
-    assert latency.note.startswith("of 2 steps to a larger batch 2 raise it")
+    assert (throughput.ours.mean, throughput.verdict, both.verdict) == (1.0, *[Verdict.NOT] * 2)
+    free, kept = bends.parts
+    assert (free.ours.mean, bends.ours.mean, bends.verdict) == (0.5, 0.5, Verdict.REPRODUCED)
+    assert (kept.ours.mean, kept.verdict) == (1.0, Verdict.NOT)
+    assert bends.how.endswith("3.00 with 0% free, 0.02 with 1% free")
 
 
 def test_one_batch_claims_nothing():

@@ -85,37 +85,34 @@ def test_fleets_are_held_against_what_carries_even_arrivals():
     assert spikes[spikes["cv"] == 8]["needed"].iloc[0] == pytest.approx(math.exp(0.8))
 
 
-def claim_of(frame, parameters, *words):
-    return next(
-        c for c in fig05.claims(frame, parameters) if all(word in c.sentence for word in words)
-    )
-
-
 def test_claims_and_picture():
     parameters = small()
     frame = rows(parameters)
-    fleet = claim_of(frame, parameters, "3 suffices", "(fleet, TTFT 10 s, p99, small model)")
-    assert (fleet.verdict, fleet.ours.mean) == (Verdict.REPRODUCED, 3.0)
-    spike = claim_of(frame, parameters, "3 suffices", "(spike, p99, small model)")
-    assert spike.verdict is Verdict.REPRODUCED  # less than 3 is enough
-    assert spike.ours.mean == pytest.approx(math.exp(0.8))
-    grows = claim_of(frame, parameters, "proportional", "(spike, p99, large model)")
+    rises, grows = fig05.claims(frame, parameters)
+    assert rises.verdict is Verdict.REPRODUCED
+    names = [part.sentence for part in rises.parts]
+    assert len(names) == 6
+    fleet = rises.parts[names.index("fleet, TTFT 10 s, small model")]
+    assert fleet.ours.mean == pytest.approx(3 / 1.25)  # (4 + 8) / (4 + 1)
+    # Of fleets, which are counted whole, nothing is said in proportion.
+    peak, spike = grows.parts
+    assert [part.sentence for part in peak.parts] == [
+        "peak over mean, small model", "peak over mean, large model"
+    ]  # fmt: skip
     beyond = [math.log(math.exp(0.1 * cv) - 1) for cv in (1, 4, 8)]
-    assert grows.ours.mean == pytest.approx(np.polyfit(np.log([1, 4, 8]), beyond, 1)[0])
+    assert spike.ours.mean == pytest.approx(np.polyfit(np.log([1, 4, 8]), beyond, 1)[0])
     assert len(fig05.plot(frame, parameters).axes) == 6
-    assert not any("proportional" in c.sentence and "fleet" in c.sentence
-                   for c in fig05.claims(frame, parameters))  # fmt: skip
 
 
-def test_what_is_needed_up_to_a_burstiness_is_the_most_of_all_up_to_it():
+def test_one_reading_in_proportion_is_enough_and_one_that_does_not_rise_is_too_many():
     parameters = small()
     frame = rows(parameters)
-    frame.loc[(frame["reading"] == fig05.SPIKE) & (frame["cv"] == 4.0), "needed"] = 3.5
-    spike = claim_of(frame, parameters, "3 suffices", "(spike, p99, large model)")
-    assert (spike.verdict, spike.ours.mean) == (Verdict.NOT, 3.5)
-    assert "750 requests (small) 2.23, 600 requests (large) 2.23" in spike.reason
-    rises = claim_of(frame, parameters, "More burstiness", "(spike, p99, large model)")
-    assert rises.note == "rises on 1 of 2 steps of the CV"
+    frame.loc[frame["reading"] == fig05.SPIKE, "needed"] = 1.5
+    rises, grows = fig05.claims(frame, parameters)
+    assert (rises.verdict, rises.ours.mean) == (Verdict.NOT, 1)
+    assert rises.unit.endswith("(spike, small model)")
+    assert [part.verdict is Verdict.REPRODUCED for part in grows.parts] == [True, False]
+    assert grows.verdict is Verdict.REPRODUCED
 
 
 def test_a_fleet_that_nothing_suffices_for_is_infinite():
@@ -123,9 +120,9 @@ def test_a_fleet_that_nothing_suffices_for_is_infinite():
     frame = rows(parameters)
     frame["needed"] = frame["needed"].astype(object)
     frame.loc[(frame["reading"] == fig05.FLEET) & (frame["cv"] == 8.0), "needed"] = None
-    fleet = claim_of(frame, parameters, "3 suffices", "(fleet, TTFT 10 s, p99, small model)")
-    assert fleet.verdict is Verdict.NOT
-    assert math.isinf(fleet.ours.mean)
+    rises, _ = fig05.claims(frame, parameters)
+    infinite = [part.sentence for part in rises.parts if math.isinf(part.ours.mean)]
+    assert infinite == ["fleet, TTFT 10 s, small model", "fleet, TTFT 1 s, small model"]
     fig05.plot(frame, parameters)
 
 

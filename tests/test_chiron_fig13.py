@@ -90,10 +90,10 @@ def test_the_whole_queue_is_served(frame):
 
 
 def test_claims_take_the_frame(frame):
-    found = fig13.claims(frame, SMALL)
-    assert len(found) == 8
+    larger, _ = fig13.claims(frame, SMALL)
+    _, stream = larger.parts
     by_hand = frame[frame["workload"] == "stream"].set_index("batch_ttft_s")["queue_mean"]
-    assert found[4].ours.mean == pytest.approx(by_hand[240] / by_hand[60])
+    assert stream.parts[0].ours.mean == pytest.approx(by_hand[240] / by_hand[60])
 
 
 def rows(mixed_share, throughput):
@@ -116,22 +116,14 @@ def rows(mixed_share, throughput):
 
 def test_reasons_say_what_the_rows_hold():
     frame = rows(([0.5, 1.0], [1.0, 1.0]), (2.0, 1.5))
-    found = judged(fig13, frame, SMALL)
-    longer = found["A larger batch TTFT target leads to longer waiting (small, stream)"]
+    longer, multiplexed = judged(fig13, frame, SMALL).values()
     assert (longer.verdict, longer.ours.mean, longer.reason) == (Verdict.REPRODUCED, 4, "")
-    assert longer.note == "30 at 1 min, 120 at 4 min (s): rises on 1 of 1 steps"
-    shares = found[
-        "Longer queueing lets mixed instances serve more of the batch requests (small, queue)"
-    ]
-    assert shares.verdict is Verdict.NOT  # one seed of two
-    assert shares.reason.startswith("it rises for 1 of 2 seeds (1.00, 2.00 x), by how much")
-    assert "serve 50 to 100 % of" in shares.reason
-    falls = found["Longer queueing improves throughput per instance (small, queue)"]
-    assert falls.verdict is Verdict.NOT
-    assert falls.note.endswith("rises on 0 of 1 steps; 90.0 to 90.0 % of the requests are on time")
-    stream = found["Longer queueing improves throughput per instance (small, stream)"]
-    assert "7.5 of 10.0 with a target of 1 min and 600 requests waiting" in stream.reason
-    assert "10.0 of 10.0 with a target of 4 min and 2,400 requests waiting" in stream.reason
+    # Judged by the queue of workload B: one seed of two has a larger share, none a larger throughput.
+    assert multiplexed.verdict is Verdict.NOT
+    share, throughput = multiplexed.parts[0].parts
+    assert share.reason.startswith("it rises for 1 of 2 seeds (1.00, 2.00 x); with the shortest")
+    assert "already serve 50 to 100 % of" in share.reason
+    assert (throughput.verdict, throughput.ours.mean) == (Verdict.NOT, 0.75)
 
 
 def test_one_target_is_held_against_no_other():

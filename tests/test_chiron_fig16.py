@@ -40,14 +40,14 @@ def test_nobody_finished_nobody_missed():
     assert (found["itl_satisfied"], found["unfinished"]) == (1.0, 1.0)
 
 
-PARAMETERS = figure.ItlSlo(seeds=1, rates_per_s=(10.0,), itl_slos_s=(0.05, 0.5, 1.0))
+PARAMETERS = figure.ItlSlo(seeds=1, rates_per_s=(10.0,), itl_slos_s=(0.05, 0.5, 2.0))
 
 
 @pytest.fixture
 def frame():
     def row(case):
         slo_s = case["itl_slo_s"]
-        satisfied = {0.05: 0.9, 0.5: 0.999, 1.0: 1.0}[slo_s]
+        satisfied = {0.05: 0.9, 0.5: 0.999, 2.0: 1.0}[slo_s]
         return {
             "itl_satisfied": satisfied,
             "slo_attainment": satisfied,
@@ -64,29 +64,19 @@ def frame():
 
 
 def test_claims(frame):
-    large, small, throughput, gpus = figure.claims(frame, PARAMETERS)
+    large, small = figure.claims(frame, PARAMETERS)
     assert (large.ours.mean, large.verdict, large.reason) == (100, Verdict.REPRODUCED, "")
     assert small.ours.mean == pytest.approx(10)
     # A level is met or not; it has no direction.
     assert small.verdict == Verdict.NOT
-    assert "worst at 0.05 s, 10.000%" in small.reason
-    assert "have 8 output tokens, where the median is 400" in small.reason
+    assert (
+        "worst at 0.05 s, where those who miss it have 8 output tokens (median 400)" in small.reason
+    )
     assert small.note == "of the requests that finished; 40 % at 0.05 s did not"
-    # With 0.05 s fewer SLOs are met, so that 0.5 s is what the loosest is held against.
-    assert throughput.ours.mean == pytest.approx(2)
-    assert gpus.ours.mean == pytest.approx(0.5)
     assert len(figure.plot(frame, PARAMETERS).axes) == 1
 
 
-def test_a_target_beside_which_no_other_is_met_as_often_has_no_effect(frame):
-    frame["slo_attainment"] = [0.2, 0.6, 0.9]
-    *_, throughput, gpus = figure.claims(frame, PARAMETERS)
-    assert (throughput.ours.mean, gpus.ours.mean) == (1, 1)
-    assert {throughput.verdict, gpus.verdict} == {Verdict.NOT}
-    assert "no other target" in gpus.reason
-
-
-def test_one_target_is_held_against_no_other(frame):
+def test_one_target_has_one_claim(frame):
     parameters = figure.ItlSlo(seeds=1, rates_per_s=(10.0,), itl_slos_s=(0.5,))
     (only,) = figure.claims(frame[frame["itl_slo_s"] == 0.5], parameters)
     assert "less than 0.5 %" in only.sentence

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
 from agents.statistics import Interval, mean_interval
-from experiments.harness.claims import Claim, at_least
+from experiments.chiron.llumnix_settings import UNTUNED_READINGS
+from experiments.harness.claims import Claim, Words, at_least, best_of, every
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -147,20 +148,40 @@ def share_better_served(
 
 
 def better_served(
-    sentence: str, paper: str, frame: DataFrame, other: str, slack: float, loads: str, reason: str
+    name: str, frame: DataFrame, other: str, slack: float, loads: str, reason: str = ""
 ) -> Claim:
     """That Chiron has the higher attainment, at all `loads` at which it differs by more than `slack`."""
     share, apart, of = share_better_served(frame, "chiron", other, slack)
     return at_least(
-        sentence,
+        name,
         100,
         share,
         nothing=50,
         unit=f"% of the {apart} (of {of}) {loads} at which it differs by more than "
         f"{100 * slack:g} percentage point",
-        paper=paper,
-        reason=reason,
+        reason=reason or lower_at(frame, "chiron", other, slack),
     )
+
+
+def against_all(sentence: str, part: Callable[[str], Claim], **words: Unpack[Words]) -> Claim:
+    """A sentence about both versions of Llumnix; the text leaves open which "untuned" the paper ran.
+
+    Args:
+        sentence: what the paper says.
+        part: of a version's name, what is found beside it.
+        words: as `every` takes them.
+    """
+    untuned = best_of("untuned", [part(other) for other in UNTUNED_READINGS])
+    return every(sentence, [untuned, part("llumnix-tuned")], **words)
+
+
+def mean_gains(frame: DataFrame, other: str) -> str:
+    """Chiron's mean throughput per instance beside another's, by configuration, in words."""
+    means = frame.groupby(["configuration", "policy_name"])["throughput_per_instance"].mean()
+    table = means.unstack()
+    gains = 100 * (table["chiron"] / table[other] - 1)
+    shown = ", ".join(f"{name} {gain:+.0f} %" for name, gain in gains.items())
+    return f"mean gain in throughput by configuration: {shown}"
 
 
 def lower_at(frame: DataFrame, better: str, other: str, by: float) -> str:

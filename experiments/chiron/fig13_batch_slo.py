@@ -1,13 +1,13 @@
 """Queue kept, waiting time and throughput against the TTFT target of batch requests.
 
-Chiron with interactive requests and batch requests of one TTFT target, which is varied; everything
-else is as in section 6. Two workloads. "Queue": W_B, a queue that appears after five minutes, of the
-largest size that the paper gives for the model (section 6.2), beside the paper's interactive rate;
-everything is measured from then on, over the same time for all targets, so that throughput per instance
-says how many instance-seconds the same requests took. "Stream" (ours): batch requests arrive at a
-steady rate that is more than the mixed instances' spare throughput, beside fewer interactive requests (so
-that twelve hours are short to simulate), with a decision a minute; measured over the second and third of
-three times the TTFT target, when the queue has grown to what Chiron keeps. Where mixed instances
+Chiron with interactive and batch requests, whose TTFT target goes from half an hour to four hours. "Queue" is
+workload B: the longest queue of section 6.2 appears after five minutes beside the paper's interactive rate.
+"Stream" is ours: batch requests come at a steady rate that exceeds what mixed instances can spare.
+
+A queue is measured from its arrival on, over the same time for all targets, so that throughput per instance
+says how many instance-seconds the same requests took. Beside a stream there are fewer interactive requests,
+so that twelve hours are short to simulate, and a decision a minute; it is measured over the second and third
+of three times the TTFT target, when the queue has grown to what Chiron keeps. Where mixed instances
 alone serve the whole queue in time (right panels at 1), a longer target changes nothing more. Bands: all
 seeds. A stream ends with requests that still wait within their target, so that only the queue's
 requests are said to be on time or not.
@@ -23,8 +23,8 @@ from pydantic import PositiveFloat, PositiveInt
 from agents.statistics import mean_interval
 from experiments.chiron.batch_queue import last_finish_s, served
 from experiments.chiron.setting import episode, scenario_of
-from experiments.harness.claims import Claim, at_least
-from experiments.harness.figure import SEEDS, Grid, claimed, dress, line, listed, where, wide
+from experiments.harness.claims import Claim, at_least, every, led_by
+from experiments.harness.figure import SEEDS, Grid, claimed, dress, line, where, wide
 from experiments.harness.parameters import Parameters, one_each, ours, paper
 from experiments.output import new_figure
 from llmscale_env.scenarios.load import load_scenario
@@ -40,16 +40,20 @@ PANELS = (
     ("throughput_per_instance", "throughput (requests/s per instance)"),
     ("mixed_share", "batch requests served on mixed instances"),
 )
-SENTENCES = {
-    "queue_mean": ("A larger batch TTFT target leads to larger queues", False),
-    "wait_mean_s": ("A larger batch TTFT target leads to longer waiting", False),
-    "throughput_per_instance": ("Longer queueing improves throughput per instance", True),
-    "mixed_share": (
-        "Longer queueing lets mixed instances serve more of the batch requests",
-        True,
+SENTENCES = (
+    (
+        "Increasing the batch TTFT target leads to larger queues and longer waiting",
+        {"queue_mean": "queue", "wait_mean_s": "waiting"},
+        "Chiron adds batch instances only when the estimated wait exceeds the target",
     ),
-}
-"""What the paper says of each quantity, and whether it does so of spare throughput."""
+    (
+        "Longer queueing lets batch requests multiplex on mixed instances, which improves throughput",
+        {"mixed_share": "share on mixed instances", "throughput_per_instance": "throughput"},
+        "mixed instances, which are there anyway, serve more of the queue before batch instances are added",
+    ),
+)
+"""What the paper says, of which quantities, and why it should be so."""
+WORKLOADS = {"queue": "queue of workload B", "stream": "steady stream (ours)"}
 CYCLES = 3
 """Length of a run with a stream, in times the TTFT target."""
 
@@ -187,62 +191,48 @@ def plot(frame: DataFrame, parameters: BatchSlo) -> Any:
 @claimed
 def claims(frame: DataFrame, parameters: BatchSlo) -> Iterator[Claim]:
     """From the shortest to the longest target: queue, waiting time and throughput grow."""
-    short, *_, long = sorted(parameters.batch_ttft_s)[:1] + sorted(parameters.batch_ttft_s)
-    for workload in parameters.workloads if short < long else ():
-        for configuration in parameters.configurations:
-            mine = where(frame, workload=workload, configuration=configuration)
-            for what, (sentence, spare) in SENTENCES.items():
-                reason = _steady if workload == "stream" and spare else _seeds
-                yield at_least(
-                    f"{sentence} ({configuration}, {workload})",
-                    1.01,
-                    mean_interval(_ratios(mine, what, short, long)),
-                    nothing=1.0,
-                    unit=f"x from {short / 60:g} to {long / 60:g} min",
-                    paper="rises (no number; 1 % is ours)",
-                    reason=reason(mine, what, short, long),
-                    note=_by_target(mine, what),
+    targets_s = min(parameters.batch_ttft_s), max(parameters.batch_ttft_s)
+    if targets_s[0] == targets_s[1]:
+        return
+    for sentence, quantities, how in SENTENCES:
+        yield led_by(
+            sentence,
+            [
+                every(
+                    WORKLOADS[workload],
+                    [
+                        _rises(
+                            f"{configuration}, {name}",
+                            where(frame, workload=workload, configuration=configuration),
+                            what,
+                            targets_s,
+                        )
+                        for configuration in parameters.configurations
+                        for what, name in quantities.items()
+                    ],
                 )
+                for workload in parameters.workloads
+            ],
+            paper="rises (no number; 1 % is ours)",
+            how=how,
+        )
 
 
-def _by_target(mine: DataFrame, what: str) -> str:
-    """The mean at each target, and on how many steps it rises."""
-    means = mine.groupby("batch_ttft_s")[what].mean()
-    rises = int((means.diff().dropna() > 0).sum())
-    form = ",.0f" if means.max() >= 100 else ".3g"
-    shown = listed(means, form=form, scale=1 / 60, place=" min")
-    text = f"{shown}{' (s)' if what.endswith('_s') else ''}: rises on {rises} of {len(means) - 1} steps"
-    if what == "throughput_per_instance" and (mine["workload"] == "queue").all():
-        on_time = 100 * mine.groupby("batch_ttft_s")["slo_attainment"].mean()
-        text += f"; {on_time.min():.1f} to {on_time.max():.1f} % of the requests are on time"
-    return text
-
-
-def _steady(mine: DataFrame, what: str, short: int, long: int) -> str:
-    """Why a longer queue changes neither share nor throughput of a stream."""
-    rate = mine["mixed_share"] * mine["finished_per_s"]
-    means = mine.assign(mixed_per_s=rate).groupby("batch_ttft_s")
-    table = means[["mixed_per_s", "finished_per_s", "queue_mean"]].mean()
-    shown = ", ".join(
-        f"{table.loc[t, 'mixed_per_s']:.1f} of {table.loc[t, 'finished_per_s']:.1f} with a target of "
-        f"{t / 60:g} min and {table.loc[t, 'queue_mean']:,.0f} requests waiting"
-        for t in (short, long)
-    )
-    return (
-        f"of batch requests finished per second, mixed instances serve {shown}: a queue is there in both "
-        "cases, and its length adds nothing to what they serve; batch instances must serve the rest"
-    )
-
-
-def _seeds(mine: DataFrame, what: str, short: int, long: int) -> str:
-    """What each seed says, and how much mixed instances served with the shortest target already."""
-    ratios = sorted(_ratios(mine, what, short, long))
-    shown = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-    served = 100 * mine.loc[mine["batch_ttft_s"] == short, "mixed_share"]
-    return (
-        f"it rises for {sum(ratio > 1 for ratio in ratios)} of {len(ratios)} seeds ({shown} x), by how much "
-        f"differs: with the shortest target mixed instances already serve {served.min():.0f} to "
-        f"{served.max():.0f} % of the batch requests, and where it is all a longer one changes nothing"
+def _rises(name: str, mine: DataFrame, what: str, targets_s: tuple[int, int]) -> Claim:
+    """That a quantity is larger with the longest target than with the shortest."""
+    short_s, long_s = targets_s
+    by_target = wide(mine, "batch_ttft_s", what)
+    ratios = by_target[long_s] / by_target[short_s]
+    shown = ", ".join(f"{ratio:.2f}" for ratio in sorted(ratios))
+    served = 100 * mine.loc[mine["batch_ttft_s"] == short_s, "mixed_share"]
+    return at_least(
+        name,
+        1.01,
+        mean_interval(ratios),
+        nothing=1.0,
+        unit=f"x from {short_s / 60:g} to {long_s / 60:g} min",
+        reason=f"it rises for {(ratios > 1).sum()} of {len(ratios)} seeds ({shown} x); with the shortest "
+        f"target mixed instances already serve {served.min():.0f} to {served.max():.0f} % of the queue",
     )
 
 
@@ -251,8 +241,3 @@ def _label(parameters: BatchSlo, workload: str, configuration: str) -> str:
     if workload == "queue":
         return f"{configuration}, {parameters.batch_requests[k]:,} requests"
     return f"{configuration}, {parameters.stream_rate_per_s[k]:g} requests/s"
-
-
-def _ratios(frame: DataFrame, what: str, short: int, long: int) -> list[float]:
-    by_target = wide(frame, "batch_ttft_s", what)
-    return list(by_target[long] / by_target[short])
