@@ -18,7 +18,7 @@ from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios import load_scenario
 
 SEEDS = (300, 301, 302)
-HEURISTIC = {"mixed-slo-hours": "paced", "mixed-slo-bursty": "chiron-tuned"}
+HEURISTIC = {"mixed-slo-hours": "paced-tuned", "mixed-slo-bursty": "chiron-tuned"}
 """By scenario. Where bursts are shorter than a start, of all that are tuned the best by its page."""
 POOLS = ("interactive", "mixed", "batch")
 

@@ -45,7 +45,7 @@ def test_observations_do_not_tell_how_far_the_horizon_is():
 def test_no_entry_stays_as_it_is():
     env = make()
     seen = []
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(2)
     for seed in range(2):
         observation, _ = env.reset(seed=seed)
         for k in range(239):
