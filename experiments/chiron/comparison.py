@@ -23,8 +23,10 @@ NOTHING = Interval(math.nan, math.nan, math.nan)
 
 
 def by_load(frame: DataFrame, policy: str, column: str) -> DataFrame:
-    """A policy's values of a column: a row per (configuration, load), a column per seed."""
+    """A policy's values of a column, which no run need have: a row per load, a column per seed."""
     mine = frame[frame["policy_name"] == policy]
+    if column not in mine:
+        mine = mine.assign(**{column: math.nan})
     return mine.pivot_table(index=["configuration", "load"], columns="seed", values=column)
 
 

@@ -106,8 +106,8 @@ class BurstMulticastEnv(ServingEnv):
 
     ## Reference Policies
 
-    `python -m agents.evaluate env=burst-multicast episodes=20 policies=A,B,...`, means and 95 % intervals (of 3.2
-    requests/s, before the KV append of Llama 3.1 8B became one of chunk and context):
+    `python -m agents.evaluate env=burst-multicast episodes=20 policies=A,B,...`, means and 95 %
+    intervals (of 3.2 requests/s, before the KV append of Llama 3.1 8B became one of chunk and context):
 
     | policy | reward | on time (%) | GPU-hours | TTFT p99 (s) |
     |---|---|---|---|---|
