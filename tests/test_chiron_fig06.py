@@ -133,7 +133,7 @@ def test_throughput_counts_where_no_more_are_late():
 def test_claims_say_how_many_are_on_time_and_how_far_actions_fall():
     hysteresis, throughput, actions = fig06.claims(made_up(0.95, 0.99), SMALL)
     assert hysteresis.ours.mean == pytest.approx(4 / 3)
-    assert hysteresis.reason.endswith("fall 5 to 5 times")
+    assert hysteresis.reason.endswith("fall, 5 to 5 times")
     assert throughput.unit.startswith("x per billed instance, 99.0 % on time")
     assert [part.ours.mean for part in actions.parts] == pytest.approx([0.2, 0.2])
 

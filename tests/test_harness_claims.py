@@ -375,7 +375,7 @@ def test_page_shows_figure_numbers_verdict_and_reason(tmp_path):
     assert "| not reproduced | It does not. |" in text
     assert "## Not run" in text
     page = html(text, "Chiron")
-    assert page.count("<table>") == 1
+    assert page.count("<table>") == 2  # of main claims, and of the figure
     assert '<img alt="A title." src="chiron/chiron-fig03.png"' in page
 
 
