@@ -166,14 +166,14 @@ class MixedSLOBurstyEnv(MixedSLOEnv):
 
     | policy | reward | ahead of `static-tuned` | starts billed | on time | GPU-hours | scalings |
     |---|---|---|---|---|---|---|
-    | `chiron-tuned` | -2.81 [-3.06, -2.56] | 0.18 [0.04, 0.32] | -0.01 [-0.14, 0.13] | 96.5 % | 18.2 | 450 |
-    | `paced-tuned` | -2.96 [-3.29, -2.65] | 0.02 [-0.14, 0.18] | 0.00 [-0.16, 0.16] | 96.4 % | 19.1 | 47 |
-    | `static-tuned`: 5 interactive, 5 mixed | -2.98 [-3.17, -2.81] | | | 97.0 % | 20.0 | 4 |
-    | 9 mixed instances | -3.17 [-3.51, -2.86] | -0.18 [-0.34, -0.04] | | 94.5 % | 18.0 | 9 |
-    | 8 mixed instances | -3.20 [-3.64, -2.81] | -0.22 [-0.48, 0.01] | | 92.8 % | 16.0 | 8 |
+    | `chiron-tuned` | -2.76 [-3.03, -2.49] | 0.21 [0.07, 0.35] | 0.01 [-0.13, 0.16] | 95.8 % | 17.0 | 484 |
+    | `paced-tuned` | -2.86 [-3.18, -2.54] | 0.11 [-0.06, 0.28] | 0.09 [-0.08, 0.26] | 96.6 % | 18.4 | 57 |
+    | `static-tuned`: 10 mixed | -2.97 [-3.14, -2.81] | | | 97.2 % | 20.0 | 10 |
+    | 9 mixed instances | -2.89 [-3.14, -2.67] | 0.07 [-0.00, 0.14] | | 96.1 % | 18.0 | 9 |
+    | 8 mixed instances | -2.86 [-3.19, -2.57] | 0.10 [-0.06, 0.25] | | 94.8 % | 16.0 | 8 |
 
     So scaling is worth little here: bursts are shorter than a start. What `chiron-tuned` is ahead of the best
-    fixed fleet is what its 227 starts per episode are not billed. With starts billed, a search may find other
+    fixed fleet is what its 243 starts per episode are not billed. With starts billed, a search may find other
     settings.
 
     ## Version History
