@@ -33,6 +33,7 @@ from experiments.harness.picture import is_whole, pictures_of, save
 from experiments.harness.results import (
     ROWS,
     Result,
+    number_or_text,
     of_cases,
     read_result,
     read_rows,
@@ -88,31 +89,36 @@ def write_page(
     wrong: Mapping[Entry, str],
     out: Path,
 ) -> Path:
-    """Write a paper's page in both forms, and what it shows; returns the Markdown file."""
+    """Write a paper's page in both forms, and what it shows; returns the Markdown file.
+
+    Raises:
+        ValueError: a main claim that no experiment makes; nothing is written then.
+    """
     pictures = out / paper
-    without_series = {}
+    without_series, beside = {}, {}
     for entry, result in found:
-        for name in result.pictures:
-            _copy(result.folder / name, pictures / name)
-        for name in result.tables:
-            _copy(result.folder / name, pictures / name)
         experiment = load(entry)
         series = experiment.series
         parameters = type(experiment.parameters[scale]).model_validate(
             {name: value for name, (value, _) in result.parameters.items()}
         )
         rows = rows_beside_page(result.folder / ROWS, series, parameters, experiment.excerpt)
-        beside = pictures / f"{entry.name}.csv"
-        if rows is None:
-            beside.unlink(missing_ok=True)
-        else:
-            replace_file(beside, partial(_write, text=rows))
+        beside[pictures / f"{entry.name}.csv"] = rows
         if series:
             without_series[entry] = rows is not None
-    for name, table in (("claims", claims_table(found)), ("parameters", parameters_table(found))):
-        replace_file(pictures / f"{name}.csv", partial(write_table, rows=table))
     text = markdown(paper, found, missing, wrong, scale, without_series)
     page = html(text, PAPERS[paper])
+    for _, result in found:
+        for name in (*result.pictures, *result.tables):
+            _copy(result.folder / name, pictures / name)
+    for path, rows in beside.items():
+        if rows is None:
+            path.unlink(missing_ok=True)
+        else:
+            replace_file(path, partial(_write, text=rows))
+    for name, table in (("claims", claims_table(found)), ("parameters", parameters_table(found))):
+        made = partial(write_table, rows=table, shown=number_or_text)
+        replace_file(pictures / f"{name}.csv", made)
     replace_file(out / f"{paper}.html", lambda part: _write(part, page))
     return replace_file(out / f"{paper}.md", lambda part: _write(part, text))
 
@@ -182,7 +188,12 @@ def _report(words: list[str]) -> int:
             return 1
         if found:
             check_folder("out", out)
-            print(f"written: {write_page(paper, scale, found, missing, wrong, out)}")
+            try:
+                page = write_page(paper, scale, found, missing, wrong, out)
+            except ValueError as error:
+                complain(f"report: {error}")
+                return 1
+            print(f"written: {page}")
             written += 1
         notes += [f"{entry.name}: {what}" for entry, what in wrong.items()]
         notes += [f"not run at scale {scale}: {entry.name}" for entry in missing]

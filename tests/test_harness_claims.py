@@ -183,6 +183,7 @@ def test_an_improvement_beyond_the_papers_is_no_failure():
     verdicts = [gain("s", 2.0, ours, nothing=1.0).verdict for ours in (beyond, near, other)]
     assert verdicts == [Verdict.REPRODUCED, Verdict.REPRODUCED, Verdict.DIRECTION]
     assert gain("less", 0.5, exact(0.1), nothing=1.0).verdict is Verdict.REPRODUCED
+    assert gain("s", 2.0, exact(math.inf), nothing=1.0).verdict is Verdict.DIRECTION
     assert gain("less", 0.5, exact(1.1), nothing=1.0).verdict is Verdict.NOT
 
 
@@ -195,7 +196,9 @@ def test_a_sentence_is_as_good_as_its_parts_by_its_rule():
         Verdict.DIRECTION, 1.2, "few requests"
     )  # fmt: skip
     assert (best.verdict, best.unit, best.how) == (Verdict.REPRODUCED, "x (small)", "by batching")
+    assert worst.note == best.note == "2 of 3 parts measured"
     assert led_by("It doubles", [middling, good]).verdict is Verdict.DIRECTION
+    assert led_by("It doubles", [unknown, good]).verdict is Verdict.UNMEASURED
     assert every("It doubles", [unknown]).verdict is Verdict.UNMEASURED
     assert worst.parts == (good, middling, unknown)
     with pytest.raises(ValueError, match="no parts"):
@@ -210,6 +213,14 @@ def test_questions_of_ours_count_nowhere(tmp_path):
     assert "| Why? |" in text.partition("## Questions of ours")[2]
     assert "| Why? |" not in text.partition("## Questions of ours")[0]
     assert [row["counts"] for row in claims_table([(ENTRY, shown)])] == [True, True, False]
+    assert not every("all", [asked(shown.claims[0])]).question
+    deep = replace(shown, claims=(every("all", [every("untuned", [shown.claims[0]] * 2)]),))
+    assert [row["part"] for row in claims_table([(ENTRY, deep)])] == [
+        "",
+        "untuned",
+        "untuned > It doubles | at least",
+        "untuned > It doubles | at least",
+    ]
 
 
 def test_main_claims_stand_first_and_are_judged_by_their_figures(tmp_path, monkeypatch):
@@ -222,7 +233,8 @@ def test_main_claims_stand_first_and_are_judged_by_their_figures(tmp_path, monke
     text = markdown("chiron", [(ENTRY, result(tmp_path))], [], {}, "paper")
     table = text.partition("## Main claims")[2].partition("## All sentences")[0]
     assert (
-        "1 reproduced, 0 same direction, another size, 1 not reproduced, of 3 main claims" in table
+        "1 reproduced, 0 same direction, another size, 1 not reproduced, 1 not run, of 3 main"
+        in table
     )
     assert "At most 1.1 x at 8." in table
     assert "`chiron-fig99` has not been run" in table
@@ -231,6 +243,10 @@ def test_main_claims_stand_first_and_are_judged_by_their_figures(tmp_path, monke
     monkeypatch.setattr(page, "headlines", lambda paper: (replace(main[0], sentence="It flies"),))
     with pytest.raises(ValueError, match="no claim 'It flies'"):
         markdown("chiron", [(ENTRY, result(tmp_path))], [], {}, "paper")
+    old = markdown(
+        "chiron", [(ENTRY, result(tmp_path))], [], {ENTRY: "made by other code"}, "paper"
+    )
+    assert "`chiron-fig03` is older than this claim" in old
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ An improvement beyond what the paper has is no failure (`gain`).
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -29,6 +30,7 @@ from typing import Any, TypedDict, Unpack
 from agents.statistics import Interval
 
 TOLERANCE = 0.25
+FINITE = sys.float_info.max
 
 
 class Verdict(StrEnum):
@@ -144,7 +146,7 @@ def gain(
     text = _unjudged(sentence, f"{number:g}", ours, **words)
     slack = TOLERANCE * abs(number)
     up = _up(sentence, number, nothing)
-    low, high = (number - slack, math.inf) if up else (-math.inf, number + slack)
+    low, high = (number - slack, FINITE) if up else (-FINITE, number + slack)
     return _judged(text, low, high, nothing, up=up)
 
 
@@ -230,7 +232,7 @@ _ORDER = {Verdict.NOT: 0, Verdict.DIRECTION: 1, Verdict.REPRODUCED: 2}
 def every(sentence: str, parts: Iterable[Claim], **words: Unpack[Words]) -> Claim:
     """A sentence about all of its parts: as good as the worst of them, which is the one that is shown.
 
-    Parts that were not measured count for nothing, unless none was.
+    Parts that were not measured count for nothing, unless none was; a note says how many were.
 
     Args:
         sentence: what the paper says.
@@ -252,11 +254,12 @@ def best_of(sentence: str, parts: Iterable[Claim], **words: Unpack[Words]) -> Cl
 
 
 def led_by(sentence: str, parts: Iterable[Claim], **words: Unpack[Words]) -> Claim:
-    """A sentence judged by its first part, the paper's own setting; the others are variants of it.
+    """A sentence judged by its first part, the paper's own setting, measured or not; the others are variants.
 
     Arguments as `every`.
     """
-    return _whole(sentence, parts, lambda found, key: found[0], words)
+    found = tuple(parts)
+    return _whole(sentence, found, lambda known, key: found[0], words)
 
 
 def asked(claim: Claim) -> Claim:
@@ -273,7 +276,10 @@ def _whole(
     known = [part for part in found if part.verdict is not Verdict.UNMEASURED] or list(found)
     shown = chosen(known, key=lambda part: _ORDER.get(part.verdict, 0))
     unit = f"{shown.unit} ({shown.sentence})".lstrip() if len(found) > 1 else shown.unit
-    told = replace(shown, sentence=sentence, unit=unit, parts=found)
+    note = shown.note
+    if len(known) < len(found):
+        note = f"{note}; {len(known)} of {len(found)} parts measured".removeprefix("; ")
+    told = replace(shown, sentence=sentence, unit=unit, note=note, parts=found, question=False)
     told = replace(told, **words)
     return replace(told, reason="") if shown.verdict is Verdict.REPRODUCED else told
 

@@ -55,9 +55,11 @@ def judged_by(headline: Headline, claims: Mapping[str, Sequence[Claim]]) -> Clai
     if headline.experiment not in claims:
         return None
     for claim in claims[headline.experiment]:
-        if claim.sentence == headline.sentence:
+        if claim.sentence == headline.sentence and not claim.question:
             return claim
-    raise ValueError(f"{headline.experiment} has no claim {headline.sentence!r}")
+    raise ValueError(
+        f"experiments/PAPER/headlines.py: {headline.experiment} makes no claim {headline.sentence!r}"
+    )
 
 
 def _of(paper: str, name: str) -> tuple:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from agents.statistics import Interval, shown
 from experiments.harness.catalogue import PAPERS, Entry
@@ -42,7 +44,7 @@ def markdown(
             are left.
 
     Raises:
-        ValueError: a headline names a claim that its experiment does not make.
+        ValueError: a headline names a claim that its experiment does not make, though its result is of today.
     """
     without_series = without_series or {}
     size = "" if scale == "paper" else f" from results at scale **{scale}**, not the paper's sizes"
@@ -54,17 +56,17 @@ def markdown(
         "one seed. One row is one sentence of the paper; models, loads and readings are parts of it, in "
         f"[claims.csv]({paper}/claims.csv).",
         "",
-        *_main_claims(paper, results),
+        *_main_claims(paper, results, wrong),
     ]
     counted = [c for _, result in results for c in result.claims if not c.question]
     lines += ["## All sentences", "", f"{_counts(counted)}, of {len(counted)} sentences.", ""]
-    if found := learnt(paper):
+    if scale == "paper" and (found := learnt(paper)):
         lines += ["## What the paper does not say", "", *(f"- {one}" for one in found), ""]
     for entry, result in results:
         rows = _rows(entry, without_series.get(entry))
         lines += [*_section(entry, result, wrong.get(entry, ""), rows), ""]
     questions = [
-        f"| [{result.figure}](#{_anchor(result, entry)}) {_row(claim)}"
+        _row(f"[{result.figure}](#{_anchor(result, entry)})", claim)
         for entry, result in results
         for claim in result.claims
         if claim.question
@@ -82,30 +84,40 @@ def markdown(
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _main_claims(paper: str, results: Sequence[tuple[Entry, Result]]) -> list[str]:
+def _main_claims(
+    paper: str, results: Sequence[tuple[Entry, Result]], wrong: Mapping[Entry, str]
+) -> list[str]:
     """The table of the main claims, with its counts; nothing where a paper has none."""
     claims = {entry.name: result.claims for entry, result in results}
     links = {e.name: f"[{r.figure}](#{_anchor(r, e)})" for e, r in results}
+    old = {entry.name for entry in wrong}
     rows, found = [], []
     for headline in headlines(paper):
-        claim = judged_by(headline, claims)
+        try:
+            claim = judged_by(headline, claims)
+        except ValueError:
+            if headline.experiment not in old:
+                raise
+            claim = None
         if claim is None:
-            what = f"`{headline.experiment}` has not been run"
-            rows.append(f"| – | {headline.says} ({headline.where}) | | {what} | | |")
+            state = "is older than this claim" if headline.experiment in old else "has not been run"
+            what = f"`{headline.experiment}` {state}"
+            rows.append(_cells("–", f"{headline.says} ({headline.where})", "", what, "", ""))
             continue
         found.append(claim)
         good = claim.verdict is Verdict.REPRODUCED
         why = claim.how if good else headline.why or claim.reason
         says = f"{headline.says} ({headline.where}; {links[headline.experiment]})"
-        cells = (_mark(claim), says, claim.paper, measured(claim), claim.setting, why)
-        rows.append(f"| {' | '.join(cells)} |")
+        rows.append(_cells(_mark(claim), says, claim.paper, measured(claim), claim.setting, why))
     if not rows:
         return []
     head = [
         "| | main claim | paper | ours | setting | how, or why not |",
         "|---|---|---|---|---|---|",
     ]
-    counts = f"**{_counts(found)}, of {len(rows)} main claims.**"
+    left = len(rows) - len(found)
+    not_run = f", {left} not run" if left else ""
+    counts = f"**{_counts(found)}{not_run}, of {len(rows)} main claims.**"
     return ["## Main claims", "", counts, "", *head, *rows, ""]
 
 
@@ -171,7 +183,7 @@ def _section(entry: Entry, result: Result, wrong: str, rows: str) -> list[str]:
     counted = [claim for claim in result.claims if not claim.question]
     if counted:
         lines += ["", "| | claim | paper | ours | verdict | |", "|---|---|---|---|---|---|"]
-        lines += [f"| {_mark(claim)} {_row(claim)}" for claim in counted]
+        lines += [_row(_mark(claim), claim) for claim in counted]
     module = f"../../{entry.path.relative_to(ROOT).as_posix()}"
     lines += [
         "",
@@ -181,23 +193,28 @@ def _section(entry: Entry, result: Result, wrong: str, rows: str) -> list[str]:
     return lines
 
 
-def _row(claim: Claim) -> str:
-    words = [claim.reason or claim.how, claim.note, claim.setting]
+def _row(first: str, claim: Claim) -> str:
+    earned = claim.verdict is Verdict.REPRODUCED
+    words = [claim.how if earned else claim.reason, claim.note, claim.setting]
     told = "; ".join(word for word in words if word)
-    return (
-        f"| {claim.sentence} | {claim.paper} | {measured(claim)} | {claim.verdict.value} | {told} |"
-    )
+    return _cells(first, claim.sentence, claim.paper, measured(claim), claim.verdict.value, told)
 
 
-def claims_table(results: Sequence[tuple[Entry, Result]]) -> list[dict[str, object]]:
-    """A row per claim and per part of one, with all that was found."""
+def _cells(*texts: str) -> str:
+    """A row of a table, whatever is in the texts."""
+    plain = (" ".join(text.split()).replace("|", "\\|") for text in texts)
+    return f"| {' | '.join(plain)} |"
+
+
+def claims_table(results: Sequence[tuple[Entry, Result]]) -> list[dict[str, Any]]:
+    """A row per claim and per part, parts of parts included ("untuned > 64"), with all that was found."""
     return [
         {
             "experiment": entry.name,
             "figure": result.figure,
             "claim": claim.sentence,
-            "part": one.sentence if one is not claim else "",
-            "counts": not (claim.question or one is not claim),
+            "part": part,
+            "counts": not claim.question and not part,
             "paper": one.paper,
             "ours": one.ours.mean,
             "low": one.ours.low,
@@ -211,14 +228,21 @@ def claims_table(results: Sequence[tuple[Entry, Result]]) -> list[dict[str, obje
         }
         for entry, result in results
         for claim in result.claims
-        for one in (claim, *claim.parts)
+        for part, one in _parts("", claim)
     ]
 
 
-def parameters_table(results: Sequence[tuple[Entry, Result]]) -> list[dict[str, object]]:
-    """A row per parameter of an experiment."""
+def _parts(name: str, claim: Claim) -> Iterator[tuple[str, Claim]]:
+    """A claim and what it is made of, each with where it stands."""
+    yield name, claim
+    for part in claim.parts:
+        yield from _parts(f"{name} > {part.sentence}" if name else part.sentence, part)
+
+
+def parameters_table(results: Sequence[tuple[Entry, Result]]) -> list[dict[str, Any]]:
+    """A row per parameter of an experiment, its value as JSON has it."""
     return [
-        {"experiment": entry.name, "parameter": name, "value": _value(value), "from": source}
+        {"experiment": entry.name, "parameter": name, "value": json.dumps(value), "from": source}
         for entry, result in results
         for name, (value, source) in result.parameters.items()
     ]
@@ -237,7 +261,3 @@ def _anchor(result: Result, entry: Entry) -> str:
 def _mark(claim: Claim) -> str:
     marks = {Verdict.REPRODUCED: "✓", Verdict.DIRECTION: "~", Verdict.NOT: "✗"}
     return marks.get(claim.verdict, "–")
-
-
-def _value(value: object) -> str:
-    return ", ".join(str(v) for v in value) if isinstance(value, list) else str(value)

@@ -108,13 +108,24 @@ def write_result(
     return result.folder
 
 
-def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Rows as a CSV file of what a reader sees."""
+def write_table(
+    path: Path,
+    rows: Sequence[Mapping[str, Any]],
+    shown: Callable[[Any], str] = lambda value: cell(value),
+) -> None:
+    """Rows as a CSV file, of what a reader sees unless `shown` says otherwise."""
     with path.open("w", encoding="utf-8", newline="") as file:
         names = list(dict.fromkeys(k for row in rows for k in row))
         writer = csv.DictWriter(file, names, lineterminator="\n")
         writer.writeheader()
-        writer.writerows({k: cell(v) for k, v in row.items()} for row in rows)
+        writer.writerows({k: shown(v) for k, v in row.items()} for row in rows)
+
+
+def number_or_text(value: Any) -> str:
+    """A value as a program reads it: a number with `DIGITS` digits, nothing where there is none."""
+    if isinstance(value, float):
+        return "" if math.isnan(value) else _short(repr(value))
+    return str(value)
 
 
 def cell(value: Any) -> str:

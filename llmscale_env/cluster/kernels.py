@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.cluster.cards import LlmCard
-from llmscale_env.cluster.measurements import number, records, whole
+from llmscale_env.cluster.measurements import RawDataError, number, records, whole
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -130,14 +130,15 @@ class KvAppend:
     """Writing new tokens into the paged KV cache, per layer in ms: Vidur's profile of Llama 3 8B on one GPU.
 
     A token of a prompt takes the longer the more tokens stand before its chunk's end: 0.28 us at
-    352, 0.56 us from 4,500 on. Chunks of 320 tokens and more lie on one curve over these tokens,
-    within 3 %; the smallest chunk of the profile, 64 tokens, has a curve of its own.
+    352, 0.56 us from 4,500 on. Chunks of 320 tokens and more are taken to lie on one curve over these
+    tokens (up to 4,992 it has those of 320 and 352 alone, beyond them sizes agree within 3 %); the
+    smallest chunk of the profile, 64 tokens, has a curve of its own.
 
     Args:
         directory: folder of the calibration data.
 
     Raises:
-        RawDataError: the file is missing or malformed.
+        RawDataError: the file is missing, malformed or without chunks of both kinds.
     """
 
     DECODE_MS = 0.003
@@ -156,7 +157,12 @@ class KvAppend:
             chunk = whole(record, "prefill_chunk_size", where)
             ms = number(record, "attn_kv_cache_save_ms", where)
             until = chunk + whole(record, "kv_cache_size", where)
-            found[chunk >= self.LARGE][until].append(ms / chunk)
+            if chunk == self.SMALL or chunk >= self.LARGE:
+                found[chunk >= self.LARGE][until].append(ms / chunk)
+        if not all(found):
+            raise RawDataError(
+                f"{path.name}: has no prompts of {self.SMALL} tokens, or none of {self.LARGE} and more"
+            )
         self._curves = [
             (sorted(rows), [float(np.mean(rows[until])) for until in sorted(rows)])
             for rows in found

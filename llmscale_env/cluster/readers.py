@@ -312,7 +312,9 @@ def _composed(directory: Path, measured: bool) -> list[Measurements]:
                 rows[key].append(_iteration(record, where))
     found = []
     for model, tp in rows:
-        mine = rows[KV_APPEND.get(model, model), tp]
+        mine = rows.get((KV_APPEND.get(model, model), tp), [])
+        if not mine:
+            raise RawDataError(f"{COMPOSED_FILES[1]}: no rows of {KV_APPEND[model]} at tp {tp}")
         names, kernel_model = COMPOSED_MODELS[model]
         profiled = measured and (model, tp) in MEASURED_ATTENTION
         times = composed_times(directory, model, tp, measured_attention=profiled)
@@ -355,8 +357,8 @@ def _between_caches(rows: Sequence[Row], times: ComposedTimes) -> list[Row]:
     }
     found = []
     before, between, after = BETWEEN_CACHES
-    for (*same, cached), row in chunked.items():
-        later = chunked.get((*same, after))
+    for (decodes, context, chunk, cached), row in chunked.items():
+        later = chunked.get((decodes, context, chunk, after))
         if cached == before and later is not None:
             for tokens in between:
                 ms = row.ms + (tokens - before) / (after - before) * (later.ms - row.ms)
