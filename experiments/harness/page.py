@@ -174,7 +174,6 @@ def _rows(entry: Entry, left: bool | None) -> str:
 
 def _section(entry: Entry, result: Result, wrong: str, rows: str) -> list[str]:
     lines = [f"## {_heading(result, entry)}", ""]
-    lines += [f"**This result was {wrong}.**", ""] if wrong else []
     lines += [f"![{entry.title}]({entry.paper}/{name})" for name in result.pictures]
     for name in result.tables:
         lines += ["", f"*{title_of(name, entry.name)}*"] if len(result.tables) > 1 else []
@@ -188,7 +187,8 @@ def _section(entry: Entry, result: Result, wrong: str, rows: str) -> list[str]:
     lines += [
         "",
         f"`{result.command}`: {result.runs} runs, {result.wall_s:,.0f} s of one core; "
-        f"[setting]({module}), [parameters]({entry.paper}/parameters.csv), {rows}.",
+        f"[setting]({module}), [parameters]({entry.paper}/parameters.csv), {rows}."
+        + (f" **This result was {wrong}.**" if wrong else ""),
     ]
     return lines
 
