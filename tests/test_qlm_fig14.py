@@ -26,7 +26,7 @@ def found_of(throughput=None, met=None):
     return judged(fig14, made_up(fig14, parameters, row), parameters)
 
 
-def test_swapping_counts_the_most_where_most_is_lost_without_it():
+def test_warm_start_leads_and_swapping_is_another_reading():
     throughput = {SWAPPING: 5.0, "without pulling": 8.0, WARM: 10.0, "without eviction": 21.0}
     found = found_of(throughput, {SWAPPING: 0.5, WARM: 0.4, "without load balancing": 0.9})
     swapping = found["Model swapping improves throughput by 300 %"]
@@ -36,8 +36,9 @@ def test_swapping_counts_the_most_where_most_is_lost_without_it():
     )
     most = found[MOST]
     # 75 % are lost without swapping, 60 % without pulling, which comes next; without warm start 50 %.
-    assert (most.ours.mean, most.verdict) == (pytest.approx(15, rel=0.01), Verdict.REPRODUCED)
-    assert [part.verdict for part in most.parts] == [Verdict.REPRODUCED, Verdict.NOT]
+    assert (most.ours.mean, most.verdict) == (pytest.approx(-10, rel=0.01), Verdict.NOT)
+    assert [part.verdict for part in most.parts] == [Verdict.NOT, Verdict.REPRODUCED]
+    assert most.parts[1].ours.mean == pytest.approx(15, rel=0.01)
     assert found[EACH].verdict is Verdict.NOT, "nothing is lost without eviction"
 
 

@@ -31,7 +31,7 @@ from experiments.aladdin.end_to_end import (
     run,
     shorter,
 )
-from experiments.harness.claims import Claim, between, gain
+from experiments.harness.claims import Claim, about, between, gain
 from experiments.harness.figure import claimed
 
 if TYPE_CHECKING:
@@ -55,13 +55,16 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> Iterator[Claim]:
     """Section 6.3."""
     if not {ALADDIN, JSQ, WIDE} <= set(parameters.policies):
         return
-    for llm, points in ((SMALL, 51), (LARGE, 19)):
+    # Of 70B the paper says "only": beyond its number is not better.
+    for llm, points, word, judge in ((SMALL, 51, "", gain), (LARGE, 19, "only ", about)):
         if llm not in parameters.llms:
             continue
         up = more_attained(frame, llm, JSQ)
         ours, load = largest(up)
-        yield gain(
-            f"{name(llm)}: SLO attainment is up by up to {points} % over shortest queue with the best degree",
+        near = (up.mean() - points).abs().idxmin() if len(up.columns) else load
+        yield judge(
+            f"{name(llm)}: SLO attainment is {word}up by up to {points} % over shortest queue with the best "
+            "degree",
             points,
             ours,
             nothing=0,
@@ -70,6 +73,10 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> Iterator[Claim]:
             how="overload: Aladdin's constraints keep some requests waiting so that the others keep their "
             f"ATGT; at loads up to 0.7 both are level ({up.loc[:, up.columns <= 0.7].mean().mean():+.1f})",
             setting=f"at a load of {load:g}",
+            reason="shortest queue admits all, so that in overload most miss; nearest: "
+            f"{up[near].mean():.1f} points at a load of {near:g}"
+            if near in up
+            else "",
         )
     if LARGE in parameters.llms:
         one, two = compared(frame, LARGE, "attainment", ALADDIN, WIDE)

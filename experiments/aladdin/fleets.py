@@ -31,6 +31,7 @@ STYLES = {
     "machine-wide": ("default vLLM, 4 GPUs per worker", "C3", "^", "-"),
 }
 FLUID = "a fluid at this rate"
+NEAR_FLUID = "a fluid on whole workers would save less than that, too"
 
 
 class Fleets(Parameters):
@@ -229,7 +230,9 @@ def saving_claims(
                 yield best_of(says, parts, paper=f"up to {percent} %", how=how, reason=reason)
             elif other == "jsq":
                 question = f"With {100 * target:g} % of requests on time: {says}"
-                yield asked(best_of(question, parts, paper=f"up to {percent} %", how=how))
+                yield asked(
+                    best_of(question, parts, paper=f"up to {percent} %", how=how, reason=NEAR_FLUID)
+                )
 
 
 def _saving(

@@ -12,13 +12,13 @@ HEADLINES = (
         "Aladdin needs up to 71 % fewer GPUs than default vLLM",
     ),
     Headline(
-        "abstract: the baselines; section 6.4",
+        "section 6.4",
         "Placement alone saves up to 40 % over join-shortest-queue on the same workers",
         "aladdin-fig11",
         "Aladdin needs up to 40 % fewer GPUs than shortest queue with the best degree",
     ),
     Headline(
-        "abstract: the baselines; section 6",
+        "section 6",
         "Aladdin needs up to 60 % fewer decode GPUs than split-phase engines",
         "aladdin-fig12",
         "Aladdin needs up to 60 % fewer GPUs for decode than shortest queue",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from agents.statistics import mean_interval
-from experiments.harness.claims import Claim, about, every, exact
+from experiments.harness.claims import Claim, about, every, exact, more
 from experiments.harness.figure import claimed, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
@@ -273,17 +273,17 @@ def claims(frame: DataFrame, parameters: ChainOrder) -> Iterator[Claim]:
         setting=f"one source, two targets, one link {parameters.faster:g} times as fast",
     )
     last, mean = gaps(frame, "last"), gaps(frame, "mean")
-    yield about(
+    optimal = last["gap"] < 1 + 1e-9
+    within = f"{last['gap'].mean():.2f} times the best plan's time, {last['gap'].max():.2f} at most"
+    yield more(
         "Serial forwarding chains typically are optimal in broadcast time",
-        1,
-        mean_interval(last["gap"]),
-        nothing=None,
-        unit="times the best plan's",
-        paper="typically optimal",
-        how="Algorithm 1 against every forest, until the last target has loaded; at most "
-        f"{last['gap'].max():.2f} times, the best in {int((last['gap'] < 1 + 1e-9).sum())} of {len(last)} "
-        "clusters",
+        50,
+        mean_interval(100 * optimal.astype(float)),
+        unit="% of clusters",
+        paper="typically optimal (read as in more than half)",
+        how="Algorithm 1 against every forest, until the last target has loaded",
         setting=f"{parameters.random_sources} sources, {parameters.random_targets} targets, random links",
-        note=f"by the mean over targets {mean['gap'].mean():.3f} times; fan-out "
+        reason=f"the best in {optimal.sum()} of {len(last)} clusters, but near it in all: {within}",
+        note=f"{within}; by the mean over targets {mean['gap'].mean():.3f} times; fan-out "
         f"{last['naive_gap'].mean():.2f} times",
     )

@@ -22,7 +22,6 @@ from experiments.harness.claims import (
     Claim,
     about,
     asked,
-    best_of,
     every,
     exact,
     exactly,
@@ -215,8 +214,8 @@ def is_papers(parameters: Zigzag) -> bool:
     return (parameters.layers, parameters.load_time, parameters.batches) == (LAYERS, 6, 6)
 
 
-BURSTS = (12, 8, 16)
-"""Batches of a burst on Llama-2-7B: "a dozen or so" (section 5.2)."""
+BURSTS = (12, 8, 16, 24, 32)
+"""Batches of a burst on Llama-2-7B: first "a dozen or so" (section 5.2)."""
 
 
 def burst_saving(layers: int, load_time: float, batches: int) -> float:
@@ -263,7 +262,7 @@ def claims(frame: DataFrame, parameters: Zigzag) -> Iterator[Claim]:
     yield from _worked(frame) if is_papers(parameters) else []
     layers = llm_card(parameters.llm).layers
     examples = (*((layers, n) for n in BURSTS), (parameters.layers, parameters.batches))
-    yield best_of(
+    yield led_by(
         "Zigzag scheduling achieves 50 % tail latency reduction under an extreme burst",
         [
             gain(
@@ -280,7 +279,7 @@ def claims(frame: DataFrame, parameters: Zigzag) -> Iterator[Claim]:
         "differs",
         setting="the paper shows no run; section 5.2's sizes: a layer loads in 6 executions, a dozen or so "
         "batches on Llama-2-7B",
-        reason="the paper shows no run for this number",
+        reason="longer bursts have more batches after all layers are there, when both are alike",
     )
     part = where(frame, part="throughput").astype({"loaded": int, "per_time": float})
     rate = part.set_index("loaded")["per_time"] * parameters.layers
@@ -293,6 +292,7 @@ def claims(frame: DataFrame, parameters: Zigzag) -> Iterator[Claim]:
             exact(rate[1]),
             unit="times",
             how=how,
+            reason=f"the endless queue is cut off, and the middle of it is {rate[1]:.4f} times as fast",
         )
     yield about(
         "Throughput has doubled after half of the layers",

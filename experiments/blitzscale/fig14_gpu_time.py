@@ -132,7 +132,7 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> Iterator[Claim]:
         reason=looked_at(parameters, _GPU),
     )
     yield every(
-        "BlitzScale has the lowest GPU utilization",
+        "BlitzScale uses the least GPU time",
         [
             more(
                 f"than {SYSTEMS[name].shown}",
@@ -142,7 +142,7 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> Iterator[Claim]:
             )
             for name in ("allcache", "serverlessllm", "distserve-half", "distserve")
         ],
-        paper="the lowest",
+        paper="the lowest GPU utilization",
         how="instances stop when load is light, and a load takes less time than ServerlessLLM's or "
         "AllCache's",
         setting=setting,

@@ -182,7 +182,7 @@ def claims(frame: DataFrame, parameters: SingleModel) -> Iterator[Claim]:
     if not others or len(others) == len(parameters.policies):
         return
     main = where(frame, load=parameters.loads[0])
-    loads = {LOADS[load]: where(frame, load=load) for load in parameters.loads[:2]}
+    loads = {LOADS[load]: where(frame, load=load) for load in parameters.loads}
     yield from _throughput_claims(main, parameters, others)
     continuous = "QLM batches continuously; SHEPHERD's batches wait for their last request"
     for other, low, how in (
@@ -191,7 +191,7 @@ def claims(frame: DataFrame, parameters: SingleModel) -> Iterator[Claim]:
     ):
         if other not in others:
             continue
-        columns = {"interactive": "interactive_attainment", "all": "attainment"}
+        columns = {"all": "attainment", "interactive": "interactive_attainment"}
         parts = [
             # Rounded as the paper rounds.
             at_least(f"{whose} requests, {load}", low - 0.5, found, nothing=0, unit=unit)
@@ -205,7 +205,10 @@ def claims(frame: DataFrame, parameters: SingleModel) -> Iterator[Claim]:
             parts,
             paper=f"{low} to 90 %",
             how=how,
-            setting="each class a third; interactive requests, as section 8.2 reads, at the best rate",
+            reason="Batch-2 requests, a third, are on time with every policy; nearest: "
+            f"{parts[1].ours.mean:.3g} {parts[1].unit}, interactive requests alone",
+            setting="leads: all requests, as in Figure 10, each class a third for a minute, at the best "
+            "rate; of the paper's 3,500 requests nobody misses",
         )
     parts = [
         every(

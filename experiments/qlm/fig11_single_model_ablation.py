@@ -110,9 +110,9 @@ def claims(frame: DataFrame, parameters: Ablation) -> Iterator[Claim]:
         met = wide(part, "variant", column)
         return mean_interval(100 * (met["QLM"] - met[variant]))
 
-    def percent(part: DataFrame, column: str) -> Interval:
-        """Per cent that QLM has more than without eviction."""
-        found = wide(part, "variant", column)
+    def faster(part: DataFrame) -> Interval:
+        """Per cent of throughput that QLM has more than without eviction."""
+        found = wide(part, "variant", "requests_per_s")
         return mean_interval(100 * (found["QLM"] / found["without eviction"] - 1))
 
     parts = [
@@ -134,18 +134,27 @@ def claims(frame: DataFrame, parameters: Ablation) -> Iterator[Claim]:
         f"({evicted['without pulling']:,.0f} evictions, {evicted['QLM']:,.0f} with pulling)",
     )
     parts = [
-        gain(f"{whose} requests, {name}", 80, percent(part, column), nothing=0, unit="%")
+        gain(
+            f"{whose} requests, {name}",
+            80,
+            points(part, column, "without eviction"),
+            nothing=0,
+            unit="percentage points",
+        )
         for name, part in rates
-        for whose, column in (("interactive", "interactive_attainment"), ("all", "attainment"))
+        for whose, column in (("all", "attainment"), ("interactive", "interactive_attainment"))
     ]
+    met = 100 * wide(rates[0][1], "variant", "attainment")["without eviction"].mean()
     yield read(
         "Request eviction improves SLO attainment by 80 %",
         parts,
+        paper="80 %",
         how="evicted batch requests make room for interactive ones",
-        reason="Batch-2 requests, a third, are on time either way",
-        setting="interactive requests, as section 8.2 reads",
+        reason=f"without eviction {met:.0f} % of all SLOs are met, as Batch-2 requests, a third, are on time "
+        f"either way; nearest: {parts[1].ours.mean:.3g} points, {parts[1].sentence}",
+        setting="leads: all requests, as section 8.1 names no class",
     )
-    parts = [more(name, 0, percent(part, "requests_per_s"), unit="%") for name, part in rates]
+    parts = [more(name, 0, faster(part), unit="%") for name, part in rates]
     yield read(
         "Request eviction increases request throughput",
         parts,

@@ -72,7 +72,7 @@ LEARNT = (
     "The throughput of one profiled batch is too optimistic where memory limits the batch, since it "
     "knows no preemption. For Vicuna-13B R2 is 0.83 with it, and 0.99 with the throughput that the "
     "instance logs.",
-    "No state of the instance fits all sentences on the estimator. At work R2 reaches 0.99, but waits "
-    "in short queues are not over-estimated; in front of an idle instance they are, but there R2 "
-    "is 0.98.",
+    "No state of the instance fits all sentences on the estimator. At work R2 reaches 0.99 with "
+    "the logged throughput, but waits in short queues are not over-estimated; in front of an idle "
+    "instance they are, but there R2 is 0.98.",
 )
