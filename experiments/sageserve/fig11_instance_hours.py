@@ -496,20 +496,19 @@ def _slos(frame: DataFrame) -> list[Claim]:
         )
         for slo_s, policy, (llm, name) in product(SLOS_TTFT_S, SAVED, SHOWN.items())
     ]
-    if "on_time" in frame:
+    if "unfinished" in frame:
         rows = chosen(frame, "latency", slo_class="non-interactive", region=EVERYWHERE)
         for policy in SAVED:
-            mine = where(rows, policy=policy).groupby("seed")[["requests", "unfinished", "on_time"]]
-            of = mine.sum().astype(float)
-            # By the end of the day nothing that is unfinished is past its 24 h.
-            share = 100 * of["on_time"] / (of["requests"] - of["unfinished"])
+            mine = where(rows, policy=policy).groupby("seed")[["requests", "unfinished"]].sum()
             found.append(
                 at_least(
                     f"{NAMES[policy]}, non-interactive",
                     99.9,
-                    mean_interval(share),
+                    mean_interval(
+                        100 * (1 - (mine["unfinished"] / mine["requests"]).astype(float))
+                    ),
                     nothing=None,
-                    unit="% within 24 h",
+                    unit="% answered by the end of the day, before any deadline",
                 )
             )
     return found
