@@ -65,14 +65,14 @@ LEARNT = (
     "Algorithm 1 as printed compares throughput at every update, and noise halves the limit down to one "
     "request, at about 1 % of the best fixed limit's throughput. Compared after a raise only, as section 4.1 "
     "has it, it reaches 98 % (8B) and 79 % (70B) of that, with 63 and 38 % of the batch (Figure 11).",
-    "Section 6.2 implies that the untuned Llumnix had a batch limit of 64, by which we judge; a sweep for SLO "
-    "attainment, which section 6 describes, finds 1024. Beside 1024 Chiron has 0 points more requests on time "
-    "(100 beside 64), 55 % fewer GPUs (66) and 125 % more throughput (201) at the most (Figures 9 and 10).",
+    "Section 6.2 implies that the untuned Llumnix had a batch limit of 64, by which we judge; a sweep for "
+    "SLO attainment, which section 6 describes, finds 1024. Beside 1024 Chiron has 0 points more requests on "
+    "time (100 beside 64), 55 % fewer GPUs (66) and 125 % more throughput (201) at the most.",
     "Beside a static batch of 1024 the local autoscaler costs 22 to 62 % of throughput (Figure 18).",
     "Without bursts the reserve of theta = 1/3 only costs: at 340 requests/s Chiron has 56 % less throughput "
     "per instance than the tuned Llumnix. With hardly any reserve it still has 24 % less (Figure 9).",
-    "KV memory holds the batch of the 8B at some 960 requests, whatever the limit (Figure 11). Limits of 2048 "
-    "to 4096 never bind.",
+    "KV memory holds the batch of the 8B at some 960 requests, whatever the limit (Figure 11). Limits of "
+    "2048 to 4096 never bind.",
     "Hysteresis as the paper defines it lies between 1 and 2 for any fleet that starts from none, so it "
     "cannot fall 20 times. Scaling actions per request fall 28 to 313 times (Figure 6).",
     "With a deadline 8 times as long mixed instances serve 2.4 times as much of the small model's queue, and "

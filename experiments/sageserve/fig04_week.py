@@ -7,8 +7,8 @@ instead of 7.4 million requests). The request trace itself is not published.
 
 The week is drawn to what is published, so that what it is like is asked and not judged: the paper's
 sentences on the figure, the released notebooks, and curves read off saved figures. Ours: shapes of lengths,
-and the noise of what was not measured (see the mix). Which day is which follows the source's labels; the paper's own figure
-cannot be read off in the text at hand.
+and the noise of what was not measured (see the mix). Which day is which follows the source's labels; the
+paper's own figure cannot be read off in the text at hand.
 """
 
 from __future__ import annotations
