@@ -174,8 +174,8 @@ def against_untuned(sentence: str, part: Callable[[str], Claim], **words: Unpack
     """
     first, *rest = (part(other) for other in UNTUNED_READINGS)
     shown = filter(None, (f"against Llumnix {first.sentence}", first.setting))
-    told = led_by(sentence, [first, *rest], **{"setting": "; ".join(shown), **words})
-    return replace(told, unit=first.unit)
+    told: Words = {"setting": "; ".join(shown), **words}
+    return replace(led_by(sentence, [first, *rest], **told), unit=first.unit)
 
 
 def most_gained(

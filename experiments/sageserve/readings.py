@@ -142,7 +142,7 @@ def nearest(frames: Mapping[str, DataFrame], policies: Iterable[str], **which: s
         for name, mine in frames.items()
         for policy in policies
     }
-    known = {which: saved for which, saved in of.items() if not np.isnan(saved)}
+    known = {case: saved for case, saved in of.items() if not np.isnan(saved)}
     if not known:
         return ""
     name, policy = max(known, key=known.__getitem__)
