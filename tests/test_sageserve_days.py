@@ -299,9 +299,9 @@ def test_what_cannot_be_compared_is_not_measured():
     part = fig11._saved(frame, 25.0)[1]
     assert (part.sentence, part.verdict) == ("LT-U", Verdict.UNMEASURED)
     assert math.isnan(part.ours.mean)
-    unknown = pd.DataFrame(day({"reactive": 100.0, "lt-i": math.nan, "lt-u": 82.0}, ALIKE))
-    told = readings.nearest({"text": unknown}, ("lt-i", "lt-u"), llm=LLM)
-    assert told.startswith("Most hours are saved by LT-U (text): 18.0 %")
+    few = pd.DataFrame(day({"reactive": 100.0, "lt-u": 82.0}, {}) + [latency("lt-i", 20.0)])
+    told = readings.nearest({"text": few}, ("lt-i", "lt-u"), llm=LLM)
+    assert told == "Most hours are saved by LT-U (text): 18.0 %."
     assert readings.nearest({}, ("lt-i",)) == ""
     with pytest.raises(ValueError, match="no setting was run"):
         readings.read({}, "hours", every, lambda mine: [])

@@ -147,10 +147,8 @@ def nearest(frames: Mapping[str, DataFrame], policies: Iterable[str], **which: s
         return ""
     name, policy = max(known, key=known.__getitem__)
     worse = worse_percent(frames[name], policy)
-    return (
-        f"Most hours are saved by {NAMES[policy]} ({name}): {of[name, policy]:.1f} %, with "
-        f"{worse:+.0f} % in the worse latency of Llama-2."
-    )
+    latency = "" if np.isnan(worse) else f", with {worse:+.0f} % in the worse latency of Llama-2"
+    return f"Most hours are saved by {NAMES[policy]} ({name}): {of[name, policy]:.1f} %{latency}."
 
 
 def read(
