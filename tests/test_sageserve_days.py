@@ -299,7 +299,7 @@ def test_what_cannot_be_compared_is_not_measured():
     part = fig11._saved(frame, 25.0)[1]
     assert (part.sentence, part.verdict) == ("LT-U", Verdict.UNMEASURED)
     assert math.isnan(part.ours.mean)
-    few = pd.DataFrame(day({"reactive": 100.0, "lt-u": 82.0}, {}) + [latency("lt-i", 20.0)])
+    few = pd.DataFrame([*day({"reactive": 100.0, "lt-u": 82.0}, {}), latency("lt-i", 20.0)])
     told = readings.nearest({"text": few}, ("lt-i", "lt-u"), llm=LLM)
     assert told == "Most hours are saved by LT-U (text): 18.0 %."
     assert readings.nearest({}, ("lt-i",)) == ""
