@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from experiments.chiron import comparison
+from experiments.harness.claims import Verdict
 
 
 @pytest.fixture
@@ -95,14 +96,20 @@ def test_nothing_is_gained_where_attainment_is_lower_everywhere(frame):
         )
 
     small = frame[frame["configuration"] == "small"]
-    found, where = gain(small)
-    assert found.mean == 100
+    found, where, counts = gain(small)
+    assert (found.mean, counts) == (100, True)
     assert where == (
         "at small, 10; attainment is not lower by more than 1 percentage point at 1 of 2 loads"
     )
-    found, where = gain(small[small["load"] == 20])
-    assert found.mean == 0
-    assert where == "attainment is lower by more than 1 percentage point at all 1 loads"
+    bought = gain(small[small["load"] == 20])
+    found, where, counts = bought
+    assert (found.mean, counts) == (800, False)
+    assert (
+        where == "at small, 20; attainment is lower by more than 1 percentage point at all 1 loads"
+    )
+    told = comparison.most_gained("small", 300, bought, "no load has more", unit="%")
+    assert (told.ours.mean, told.verdict) == (800, Verdict.NOT)
+    assert told.reason == f"does not count, since it is {where}"
     assert math.isnan(gain(frame[frame["policy_name"] == "chiron"])[0].mean)
 
 

@@ -73,9 +73,15 @@ def test_what_is_printed_collapses(frame):
     assert printed.ours.mean == pytest.approx(1 / 64)
     assert printed.verdict == Verdict.NOT
     assert "1 requests run at a limit of 2" in printed.reason
-    assert steady.parts[0].ours.mean == pytest.approx(1000 / 64)
+    batch, tokens = steady.parts[:2]
+    assert (batch.sentence, tokens.sentence) == ("8B, batch", "8B, tokens/s")
+    assert tokens.ours.mean == pytest.approx(1000 / 64)
     at_best = frame.copy()
-    at_best.loc[at_best["controller"] == "chiron", "tokens_per_s"] = 64.0
+    chiron = at_best["controller"] == "chiron"
+    at_best.loc[chiron, "tokens_per_s"] = 64.0
+    found = claim(figure.claims(at_best, PARAMETERS), "optimal")
+    assert (found.verdict, found.parts[0].parts[1].verdict) == (Verdict.NOT, Verdict.REPRODUCED)
+    at_best.loc[chiron, "batch"] = 64.0
     assert claim(figure.claims(at_best, PARAMETERS), "optimal").verdict == Verdict.REPRODUCED
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.harness.claims import Verdict, every, more
+from experiments.harness.claims import Verdict, every
 from experiments.harness.figure import where
 from experiments.sageserve import days, readings
 from experiments.sageserve import fig05_siloed as fig05
@@ -294,7 +294,20 @@ def test_who_saves_nothing_is_not_told_of_latencies():
     assert (part.sentence, part.verdict) == ("LT-I", Verdict.NOT)
 
 
-def test_the_first_reading_saves_most_at_equal_service():
+def test_what_cannot_be_compared_is_not_measured():
+    frame = pd.DataFrame(day(HOURS, {**ALIKE, "lt-u": math.nan}))
+    part = fig11._saved(frame, 25.0)[1]
+    assert (part.sentence, part.verdict) == ("LT-U", Verdict.UNMEASURED)
+    assert math.isnan(part.ours.mean)
+    few = pd.DataFrame([*day({"reactive": 100.0, "lt-u": 82.0}, {}), latency("lt-i", 20.0)])
+    told = readings.nearest({"text": few}, ("lt-i", "lt-u"), llm=LLM)
+    assert told == "Most hours are saved by LT-U (text): 18.0 %."
+    assert readings.nearest({}, ("lt-i",)) == ""
+    with pytest.raises(ValueError, match="no setting was run"):
+        readings.read({}, "hours", every, lambda mine: [])
+
+
+def test_the_released_code_judges_whatever_saves_more():
     few = {**HOURS, "lt-i": 97.0, "lt-u": 96.0, "lt-ua": 98.0}
     frame = pd.DataFrame(
         [
@@ -303,50 +316,23 @@ def test_the_first_reading_saves_most_at_equal_service():
             *day(HOURS | {"lt-i": 50.0}, {**ALIKE, "lt-i": 40.0}, setting=readings.REROUTED),
         ]
     )
-    frames = readings.by_setting(frame, fig11.READINGS)
-    order = list(readings.best_first(frames, fig11.SAVED))
-    assert order == ["released code", readings.REROUTED, "text"]
-    told = readings.nearest(frames, fig11.SAVED, llm=LLM)
+    frames = readings.judged_first(frame)
+    assert list(frames) == ["released code", "text"]
+    others = readings.by_setting(frame, (readings.REROUTED,))
+    told = readings.nearest({**frames, **others}, fig11.SAVED, llm=LLM)
     assert "LT-I (released code, epsilon 0.8): 50.0 %" in told
     assert "+100 %" in told
-    shown = next(fig11._hours(readings.best_first(frames, fig11.SAVED), {}))
+    shown = next(fig11._hours(frames, others))
     assert (shown.verdict, shown.ours.mean) == (Verdict.REPRODUCED, pytest.approx(25.0))
     assert shown.unit == "% fewer (LT-I)"
     assert "50 and 25 %" in shown.setting
+    order = ["released code", "text", readings.REROUTED]
     assert [part.sentence for part in shown.parts] == order
+    slow = shown.parts[2].parts[0]
+    assert "more than 5 % worse does not count" in slow.reason
     (table,) = fig11.tables(frame, fig11.Day()).values()
     assert [row["setting"] for row in table] == [row for row in fig11.MAP if row in order]
     assert table[0]["LT-U: saved %"] == pytest.approx(4.0)
     assert table[1]["LT-I: latency %"] == pytest.approx(0.0)
-
-
-def test_a_figure_is_judged_in_one_reading():
-    frame = pd.DataFrame(
-        [
-            {"setting": name, "seed": seed, "a": a, "b": b}
-            for name, a, b in (("text", 1, -1), ("released code", 1, 1))
-            for seed in (1, 2)
-        ]
-    )
-
-    def judge(frames):
-        for column in "ab":
-            yield readings.read(
-                frames,
-                f"{column} is positive",
-                every,
-                lambda mine, column=column: [
-                    more("", 0, days.mean_interval(mine.groupby("seed")[column].mean()))
-                ],
-            )
-
-    frames = readings.by_setting(frame)
-    assert [c.verdict for c in judge(frames)] == [Verdict.REPRODUCED, Verdict.NOT]
-    told = readings.most_reproduced(frames, judge)
-    assert [c.verdict for c in told] == [Verdict.REPRODUCED] * 2
-    assert all("50 and 25 %" in c.setting for c in told)
-    # Of equals it is the text.
-    same = where(frame, setting="text")
-    same = pd.concat([same, same.assign(setting="released code")])
-    told = readings.most_reproduced(readings.by_setting(same), judge)
-    assert all("70 and 30 %" in c.setting for c in told)
+    with pytest.raises(ValueError, match="released code"):
+        readings.judged_first(where(frame, setting="text"))

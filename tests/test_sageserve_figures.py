@@ -141,7 +141,7 @@ def test_week_in_small():
     assert total.question
     assert total.ours.mean == pytest.approx(0.5, rel=0.05)
     assert total.verdict == "not reproduced"  # a 20th of them
-    fewer = found["Non-interactive requests are fewer than interactive ones"]
+    fewer = found["Are non-interactive requests fewer than interactive ones?"]
     assert fewer.verdict == "reproduced"
     hours = found["Does the draw have the hours of the released notebooks?"]
     assert hours.parts[0].verdict == "reproduced"  # the weekend
@@ -220,5 +220,8 @@ def test_errors_in_small(monkeypatch):
     minutes = frame[(frame["part"] == "week") & (frame["forecaster"] == table.IN_SAMPLE_MINUTES)]
     assert set(minutes["n"]) == {2160}
     claims = table.claims(frame, parameters)
-    assert claims[0].ours.mean == pytest.approx(100 * week.loc[table.ARIMA_NAME, "windows"])
+    error, beats = claims[0].parts
+    arima, last = (week.loc[name, "windows"] for name in (table.ARIMA_NAME, "last value"))
+    assert error.ours.mean == pytest.approx(100 * arima)
+    assert beats.ours.mean == pytest.approx(100 * (arima / last - 1))
     table.plot(frame, parameters)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
 from agents.statistics import Interval, mean_interval
 from experiments.chiron.llumnix_settings import UNTUNED_READINGS
-from experiments.harness.claims import Claim, Words, at_least, best_of, every
+from experiments.harness.claims import Claim, Verdict, Words, at_least, every, gain, led_by
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -96,21 +97,22 @@ def largest_gain(
     other: str,
     how: Callable[[DataFrame, DataFrame], DataFrame],
     no_worse_by: float,
-) -> tuple[Interval, str]:
-    """`up_to` where attainment is no lower, and a sentence that says where and at how many loads it is.
+) -> tuple[Interval, str, bool]:
+    """`up_to` where attainment is no lower, where and at how many loads that is, and whether it counts.
 
-    Arguments as `compared`. Where it is lower at every load nothing is gained: 0. NaN only where not both
-    were run.
+    Arguments as `compared`. Where attainment is lower at every load, the largest gain of all, which does not
+    count. NaN only where not both were run.
     """
     ran = compared(frame, column, better, other, how).dropna()
     kept = compared(frame, column, better, other, how, no_worse_by=no_worse_by).dropna()
     slack = f"lower by more than {100 * no_worse_by:g} percentage point"
     if ran.empty:
-        return NOTHING, "nowhere run"
+        return NOTHING, "nowhere run", True
     if kept.empty:
-        return Interval(0.0, 0.0, 0.0), f"attainment is {slack} at all {len(ran)} loads"
+        found, where = up_to(ran)
+        return found, f"at {where}; attainment is {slack} at all {len(ran)} loads", False
     found, where = up_to(kept)
-    return found, f"at {where}; attainment is not {slack} at {len(kept)} of {len(ran)} loads"
+    return found, f"at {where}; attainment is not {slack} at {len(kept)} of {len(ran)} loads", True
 
 
 def share_higher(
@@ -165,15 +167,46 @@ def better_served(
     )
 
 
+def against_untuned(sentence: str, part: Callable[[str], Claim], **words: Unpack[Words]) -> Claim:
+    """A sentence about the untuned Llumnix: judged by the first of `UNTUNED_READINGS`.
+
+    Arguments as `against_all`.
+    """
+    first, *rest = (part(other) for other in UNTUNED_READINGS)
+    shown = filter(None, (f"against Llumnix {first.sentence}", first.setting))
+    told: Words = {"setting": "; ".join(shown), **words}
+    return replace(led_by(sentence, [first, *rest], **told), unit=first.unit)
+
+
+def most_gained(
+    name: str,
+    number: float,
+    found: tuple[Interval, str, bool],
+    reason: str,
+    **words: Unpack[Words],
+) -> Claim:
+    """A part about what `largest_gain` found, which does not hold where it does not count."""
+    most, where, counts = found
+    told = gain(name, number, most, nothing=0, setting=f"largest {where}", reason=reason, **words)
+    return told if counts else not_counted(told, f"does not count, since it is {where}")
+
+
+def not_counted(claim: Claim, reason: str) -> Claim:
+    """The claim, not reproduced for this reason whatever its number, unless nothing was measured."""
+    if claim.verdict is Verdict.UNMEASURED:
+        return claim
+    return replace(claim, verdict=Verdict.NOT, reason=reason)
+
+
 def against_all(sentence: str, part: Callable[[str], Claim], **words: Unpack[Words]) -> Claim:
-    """A sentence about both versions of Llumnix; the text leaves open which "untuned" the paper ran.
+    """A sentence about both versions of Llumnix, of the untuned one in the reading that leads.
 
     Args:
         sentence: what the paper says.
         part: of a version's name, what is found beside it.
         words: as `every` takes them.
     """
-    untuned = best_of("untuned", [part(other) for other in UNTUNED_READINGS])
+    untuned = against_untuned("untuned", part)
     return every(sentence, [untuned, part("llumnix-tuned")], **words)
 
 

@@ -194,6 +194,7 @@ def claims(frame: DataFrame, parameters: Spikes) -> Iterator[Claim]:
         ],
         paper=" and ".join(f"{number:g}" for number in PAPER.values()),
         how="arrivals of the traces, counted; no policy is involved",
+        setting="chat and code of Azure's traces, a sum of ours: the paper's own cluster is not public",
         reason="another service than the paper's, an hour in place of two months; a Poisson process of its "
         f"rate has {_range(found, first, 'poisson_')}",
         note=f"{_range(found, first)}{singly}",

@@ -16,7 +16,7 @@ for the 70B as in the paper, Llama 3.2 3B for the 8B.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -35,7 +35,7 @@ from experiments.chiron.convergence import (
     steady,
     watch,
 )
-from experiments.harness.claims import Claim, about, at_least, at_most, best_of, every
+from experiments.harness.claims import Claim, about, at_least, at_most, every, led_by
 from experiments.harness.figure import (
     SEEDS,
     Grid,
@@ -184,15 +184,15 @@ def claims(frame: DataFrame, parameters: ConvergedBatch) -> Iterator[Claim]:
     optimal = [
         every(NAMES[controller], parts)
         for controller in parameters.controllers
-        if (parts := [*_optimum(frame, parameters.llms, controller, tight_s)])
+        if (parts := [*_optimum(frame, parameters, controller, tight_s)])
     ]
     if optimal:
-        yield best_of(
+        yield led_by(
             "EWMA and proportional scaling allow for convergence to the optimal batch size",
             optimal,
             paper="the optimal batch size (4.2)",
-            how="the local autoscaler alone, with throughput judged after a raise as section 4.1 says",
-            setting=f"{target}; Algorithm 1 as printed halves the limit down to 1",
+            how="the limit grows by an EWMA of the backpressure and halved if a raise brought nothing",
+            setting=f"{target}; throughput judged after a raise (section 4.1)",
             note=_with_batch_target(frame, parameters),
         )
 
@@ -254,25 +254,25 @@ def _better(frame: DataFrame, llm: str, variant: str, slo_s: float) -> Claim:
 
 
 def _optimum(
-    frame: DataFrame, llms: Sequence[str], controller: str, slo_s: float
+    frame: DataFrame, parameters: ConvergedBatch, controller: str, slo_s: float
 ) -> Iterator[Claim]:
     """Whether a controller finds what the best fixed limit does; nothing if no fixed limit is within."""
-    for llm in llms:
+    for llm in parameters.llms:
         best = best_fixed(frame, llm, "plain", slo_s)
         if best is None:
             continue
         mine = where(_of(frame, llm, controller, slo_s), variant="plain")
         mean = mine[["batch", "limit"]].mean()
-        tokens_per_s = float(best["tokens_per_s"])
-        yield about(
-            SHORT[llm],
-            1.0,
-            interval_of(mine["tokens_per_s"] / tokens_per_s),
-            nothing=None,
-            unit="of the best fixed limit's tokens/s",
-            reason=f"{mean['batch']:.0f} requests run at a limit of {mean['limit']:.0f}, with the best fixed "
-            f"limit {best['batch']:.0f} at {best['first_limit']:.0f}",
-        )
+        for column, what in ((parameters.size, parameters.size), ("tokens_per_s", "tokens/s")):
+            yield about(
+                f"{SHORT[llm]}, {what}",
+                1.0,
+                interval_of(mine[column] / float(best[column])),
+                nothing=None,
+                unit=f"of the best fixed limit's {what}",
+                reason=f"{mean['batch']:.0f} requests run at a limit of {mean['limit']:.0f}, with the best "
+                f"fixed limit {best['batch']:.0f} at {best['first_limit']:.0f}",
+            )
 
 
 def _with_batch_target(frame: DataFrame, parameters: ConvergedBatch) -> str:

@@ -31,7 +31,7 @@ OPPONENTS = {
 """Versions of Llumnix that Chiron is compared with, by name, and how sentences and pictures call them."""
 
 UNTUNED_READINGS = ("llumnix-untuned-64", "llumnix-untuned")
-"""Those of `OPPONENTS` that sentences about the paper's untuned Llumnix are judged for."""
+"""Readings of the paper's untuned Llumnix. The first one judges, as the paper's numbers fit no other."""
 
 _SWEPT = ("high", "low", "batch_limit", "rebalance")
 

@@ -5,10 +5,10 @@ that all but stops at the weekend, and fewer non-interactive ones without one. L
 draw; steps are the 4-hour means read off the source's figures, raised by the same factor as the mix (10.2
 instead of 7.4 million requests). The request trace itself is not published.
 
-The claims are the paper's sentences on the figure. Questions compare the draw with what else is published:
-the released notebooks, and curves read off saved figures. Ours: shapes of lengths, and the noise of what
-was not measured (see the mix). Which day is which follows the source's labels; the paper's own figure
-cannot be read off in the text at hand.
+The week is drawn to what is published, so that what it is like is asked and not judged: the paper's
+sentences on the figure, the released notebooks, and curves read off saved figures. Ours: shapes of lengths,
+and the noise of what was not measured (see the mix). Which day is which follows the source's labels; the
+paper's own figure cannot be read off in the text at hand.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ MINUTES = {
 
 @claimed
 def claims(frame: DataFrame, parameters: WholeWeek) -> Iterator[Claim]:
-    """Section 3.3 on the figure; questions are of the released notebooks."""
+    """Section 3.3 on the figure and the released notebooks: questions, as it is drawn to them."""
     import pandas as pd
 
     hours = where(frame, row="hour")
@@ -182,39 +182,48 @@ def claims(frame: DataFrame, parameters: WholeWeek) -> Iterator[Claim]:
     unit = {"requests": 1e-6, "niw_share": 100.0, "niw_tokens": 100.0}
     of = {name: mean_interval(unit.get(name, 1.0) * values) for name, values in shapes.items()}
     how = "drawn from hourly rates that were read off the released notebooks' figures"
-    yield more(
-        "Interactive requests have a diurnal pattern",
-        1,
-        of["peak_to_trough"],
-        paper="diurnal",
-        setting="highest over lowest 4 hours of a day, Tuesday to Friday",
-        how=how,
+    words: Any = {"how": how}
+    yield asked(
+        more(
+            "Have interactive requests a diurnal pattern?",
+            1,
+            of["peak_to_trough"],
+            paper="diurnal",
+            setting="highest over lowest 4 hours of a day, Tuesday to Friday",
+            **words,
+        )
     )
-    yield less(
-        "Non-interactive requests are fewer than interactive ones",
-        50,
-        of["niw_share"],
-        unit="% of requests",
-        paper="lower",
-        how=how,
+    yield asked(
+        less(
+            "Are non-interactive requests fewer than interactive ones?",
+            50,
+            of["niw_share"],
+            unit="% of requests",
+            paper="lower",
+            **words,
+        )
     )
-    yield about(
-        "Non-interactive requests are not periodic",
-        0.45,
-        of["daily"],
-        nothing=1,
-        paper="not periodic; 0.45 in the released notebooks",
-        setting="daily wave relative to the mean, over that of interactive requests",
-        how=how,
+    yield asked(
+        about(
+            "Are non-interactive requests not periodic, as in the released notebooks?",
+            0.45,
+            of["daily"],
+            nothing=1,
+            paper="not periodic; 0.45 in the released notebooks",
+            setting="daily wave relative to the mean, over that of interactive requests",
+            **words,
+        )
     )
-    yield about(
-        "Non-interactive requests stay stable through the week",
-        0.67,
-        of["background_weekend"],
-        nothing=None,
-        paper="stable; 0.67 in the released notebooks",
-        setting="weekend over weekdays; interactive requests fall to 0.2",
-        how=how,
+    yield asked(
+        about(
+            "Do non-interactive requests stay as stable through the week as in the released notebooks?",
+            0.67,
+            of["background_weekend"],
+            nothing=None,
+            paper="stable; 0.67 in the released notebooks",
+            setting="weekend over weekdays; interactive requests fall to 0.2",
+            **words,
+        )
     )
     yield asked(
         at_least(
@@ -226,7 +235,7 @@ def claims(frame: DataFrame, parameters: WholeWeek) -> Iterator[Claim]:
             note="the mix is raised to this number: the released hourly counts have 7.4 million",
         )
     )
-    words: Any = {"paper": "released notebooks"}
+    words = {"paper": "released notebooks"}
     yield asked(
         every(
             "Does the draw have the hours of the released notebooks?",

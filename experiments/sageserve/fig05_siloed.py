@@ -7,7 +7,7 @@ and E2E latency of interactive requests. Instance-hours are billed ones: from th
 leased out again.
 
 Both readings of the paper are run, thresholds and requests of the text and of its released code; all
-sentences are judged in that which reproduces more of them, and pictures are of the text's.
+sentences are judged in the released code's, and pictures are of the text's.
 
 The paper says Tuesday (section 4) and Monday (Figure 6), 0.2 and 0.4 million non-interactive requests; here
 all is Tuesday. It calls "2 instances each" of the silos and 2 in all the same number: here they are not.
@@ -23,15 +23,15 @@ from agents.statistics import mean_interval
 from experiments.harness.claims import (
     Claim,
     about,
+    asked,
     at_least,
-    at_most,
     between,
     every,
-    gain,
+    led_by,
     less,
     more,
 )
-from experiments.harness.figure import SEEDS, Grid, dress, where
+from experiments.harness.figure import SEEDS, Grid, claimed, dress, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from experiments.sageserve.days import (
@@ -42,6 +42,7 @@ from experiments.sageserve.days import (
     by_seed,
     chosen,
     instances,
+    less_percent,
     more_percent,
     percentile,
     run_days,
@@ -49,8 +50,7 @@ from experiments.sageserve.days import (
 )
 from experiments.sageserve.readings import (
     TEXT,
-    by_setting,
-    most_reproduced,
+    judged_first,
     read,
     text_and_released,
 )
@@ -142,12 +142,10 @@ def plot(frame: DataFrame, parameters: Siloed) -> dict[str, Any]:
     return figures
 
 
-def claims(frame: DataFrame, parameters: Siloed) -> list[Claim]:
+@claimed
+def claims(frame: DataFrame, parameters: Siloed) -> Iterator[Claim]:
     """Sentences of section 4, and Table 1."""
-    return most_reproduced(by_setting(frame), _sentences)
-
-
-def _sentences(frames: Mapping[str, DataFrame]) -> Iterator[Claim]:
+    frames = judged_first(frame)
     yield from _hours(frames)
     yield from _memory(frames)
     yield from _latencies(frames)
@@ -158,48 +156,58 @@ LARGE, FEW = ("bloom-176b", "llama-2-70b"), ("llama-3.1-8b", "llama-3.2-3b")
 
 
 def _hours(frames: Mapping[str, DataFrame]) -> Iterator[Claim]:
-    def fewer(frame: DataFrame, llms: Iterable[str]) -> dict[str, Any]:
-        siloed, unified = (
-            {llm: by_seed(frame, policy, llm=llm, region=COUNTED) for llm in llms}
-            for policy in STRATEGIES
-        )
-        return {SHOWN[llm]: siloed[llm] - unified[llm] for llm in llms}
+    def taken(frame: DataFrame, llms: Iterable[str]) -> Iterator[dict[str, Any]]:
+        for policy in STRATEGIES:
+            yield {
+                SHOWN[llm]: by_seed(frame, policy, llm=llm, region=COUNTED).astype(float)
+                for llm in llms
+            }
 
-    def both(frame: DataFrame) -> list[Claim]:
+    def fewer(frame: DataFrame, llms: Iterable[str]) -> dict[str, Any]:
+        siloed, unified = taken(frame, llms)
+        return {name: siloed[name] - unified[name] for name in siloed}
+
+    def summed(frame: DataFrame) -> list[Claim]:
         found = {
             name: sum(fewer(frame, llms).values())
-            for name, llms in (("four LLMs", tuple(SHOWN)), ("Bloom and Llama-2", LARGE))
+            for name, llms in (("Bloom and Llama-2", LARGE), ("four LLMs", tuple(SHOWN)))
         }
-        return parts(gain, 52, found, nothing=0, unit=unit)
+        return parts(about, 52, found, nothing=0, unit="instance-hours")
 
-    unit = "instance-hours"
-    minimum = (
-        "the saving is the minimum: two instances for each silo, two in all if unified, "
-        "48 hours a day per LLM"
-    )
+    def alike(frame: DataFrame) -> list[Claim]:
+        siloed, unified = taken(frame, FEW)
+        found = {name: less_percent(unified[name], siloed[name]) for name in siloed}
+        return [
+            between(name, -5, 5, hours, nothing=None, unit="% fewer")
+            for name, hours in found.items()
+        ]
+
+    shared = "interactive and other requests share instances, and a minimum of 2 in place of 2 + 2"
     yield read(
         frames,
         "Unified uses 52 instance-hours fewer than siloed",
-        every,
-        both,
-        how=minimum,
-        setting="US-Central, one day",
+        led_by,
+        summed,
+        how=shared,
+        setting="US-Central, one day, Bloom and Llama-2: the paper calls the others the same",
+        reason="The minimum alone makes 48 instance-hours a day per LLM while both silos are at it.",
     )
     yield read(
         frames,
         "Unified uses fewer instance-hours for Bloom and Llama-2",
         every,
-        lambda mine: parts(more, 0, fewer(mine, LARGE), unit=unit),
+        lambda mine: parts(more, 0, fewer(mine, LARGE), unit="instance-hours"),
         paper="fewer",
-        how=minimum,
+        how=shared,
     )
     yield read(
         frames,
-        "Llama-3.1 and Llama-3.2 stay at the minimum: 2 + 2 instances siloed, 2 unified",
+        "Unified uses the same instance-hours for Llama-3.1 and Llama-3.2",
         every,
-        lambda mine: parts(about, 48, fewer(mine, FEW), nothing=0, unit=unit),
-        paper="2 + 2 against 2, called the same",
-        how="few requests arrive, so no pool ever leaves its minimum",
+        alike,
+        paper="the same (read as within 5 %)",
+        how="few requests arrive, so no pool leaves its minimum",
+        reason="The minimum is 2 + 2 instances in the silos and 2 in the unified pool, half as many.",
     )
 
 
@@ -249,14 +257,17 @@ def _latencies(frames: Mapping[str, DataFrame]) -> Iterator[Claim]:
             )
             for llm, name in SHOWN.items()
         }
-        return parts(at_most, 12, found, nothing=None, unit="% more")
+        return [
+            between(name, -12, 12, percent, nothing=None, unit="% more")
+            for name, percent in found.items()
+        ]
 
     yield read(
         frames,
         "Unified does not sacrifice the TTFT of interactive requests: it changes by 0 to 12 %",
         every,
         change,
-        paper="at most 12 %; Table 1 has 11 % less for Bloom",
+        paper="0 to 12 % (Table 1: 11 % less for Bloom)",
         setting="95th percentile",
         how="the unified pool has 20 VMs for load peaks, the interactive silo 16",
     )
@@ -315,12 +326,13 @@ def _requests(frames: Mapping[str, DataFrame]) -> Iterator[Claim]:
             between("non-interactive", 0.2, 0.4, background, **words),
         ]
 
-    yield read(
-        frames,
-        "The day has 1.4 million interactive and 0.2 to 0.4 million other requests",
-        every,
-        many,
-        how="the mix follows the released hourly counts",
-        reason="The text's week is raised 1.37 times to the introduction's 10 million requests; Tuesday as "
-        "released has 1.3 million interactive ones.",
+    yield asked(
+        read(
+            frames,
+            "Has the day 1.4 million interactive and 0.2 to 0.4 million other requests?",
+            every,
+            many,
+            how="the mix follows the released hourly counts",
+            reason="The text's week is raised 1.37 times to the introduction's 10 million requests.",
+        )
     )

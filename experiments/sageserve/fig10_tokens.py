@@ -117,20 +117,22 @@ def plot(frame: DataFrame, parameters: Tokens) -> Any:
 
 @claimed
 def claims(frame: DataFrame, parameters: Tokens) -> Iterator[Claim]:
-    """The paper's two sentences on the figure; questions are of its released notebooks."""
+    """The paper's two sentences on the figure and its released notebooks: questions, as lengths are drawn."""
 
     def of(llm: str, kind: str, quantity: str, column: str) -> Any:
         return where(frame, llm=llm, kind=kind, quantity=quantity)[column].astype(float)
 
     long, most = (of("all", "all", quantity, "above_1000") for quantity in ("prompt", "output"))
     for what, share in (("more than 1,000 prompt", long), ("fewer than 1,000 output", 1 - most)):
-        yield more(
-            f"The majority of requests has {what} tokens",
-            50,
-            mean_interval(100 * share),
-            unit="%",
-            paper="the majority",
-            how="log-normal lengths with the means of the released notebooks",
+        yield asked(
+            more(
+                f"Has the majority of requests {what} tokens?",
+                50,
+                mean_interval(100 * share),
+                unit="%",
+                paper="the majority",
+                how="log-normal lengths with the means of the released notebooks",
+            )
         )
 
     means = {

@@ -3,12 +3,11 @@
 Llama-2-70B on a peak day, with the other three LLMs beside it: reactive, LT-I, LT-U and LT-UA on the same
 requests, all from 8 instances per LLM and region. Pictures are of the text's setting (thresholds of 70 and
 30 %, over 10 million requests a week), but for the map of settings, up to those of the released code (50 and
-25 %, 7.4 million). Sentences are judged in the reading that saves most hours without harm to latencies.
+25 %, 7.4 million). Sentences are judged in the released code's setting.
 
 The released code's numbers are run together and each alone, and together with an epsilon below 1, which
-section 5.1 leaves open. The readings are the text, the released code, and that with the lower epsilon; one of
-them is taken for all sentences. Hours that are saved at a latency worse by more than the paper's sentence
-allows do not count.
+section 5.1 leaves open: a variant of ours, which only the map shows. Hours that are saved at a latency worse
+by more than the paper's sentence allows do not count.
 
 Figures 11 and 12 have billed instance-hours, Figure 13 95th percentiles of interactive requests by clients'
 region, Figure 14 effective memory utilisation, Figure 15 hours of VMs that were paid for and did not serve
@@ -35,6 +34,7 @@ from experiments.harness.claims import (
     Claim,
     about,
     asked,
+    at_least,
     at_most,
     best_of,
     between,
@@ -47,6 +47,7 @@ from experiments.harness.figure import SEEDS, Grid, claimed, dress, paper_stars,
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from experiments.sageserve.days import (
+    EVERYWHERE,
     LATENCIES,
     NAMES,
     PLACES,
@@ -54,6 +55,7 @@ from experiments.sageserve.days import (
     STYLES,
     TIME,
     by_seed,
+    chosen,
     instances,
     less_percent,
     more_percent,
@@ -71,8 +73,8 @@ from experiments.sageserve.readings import (
     TEXT,
     as_released,
     at_equal_service,
-    best_first,
     by_setting,
+    judged_first,
     nearest,
     read,
     setting,
@@ -96,16 +98,13 @@ OWN_VMS = 20
 SLIGHTLY = 25.0
 """Percent by which LT-I, which "slightly harms" latencies, may make them worse (ours)."""
 
-READINGS = (TEXT, RELEASED, REROUTED)
-"""What the paper's text or its released code has, or leaves open: what sentences are judged by."""
-
 THRESHOLDS, LOAD = "released thresholds alone", "released load alone"
 KV, ROOM = "text, KV of all heads", "text, more room"
 MAP = (TEXT, THRESHOLDS, LOAD, RELEASED, REROUTED, KV)
 """Settings in which hours are compared, from the text's to those of the released code."""
 
-SLO_TTFT_S = 60.0
-"""The loosest level of section 3.3: "from a second to a minute", for the 95th percentile."""
+SLOS_TTFT_S = (60.0, 1.0)
+"""Both ends of section 3.3, "from a second to a minute", for the 95th percentile."""
 
 
 class Day(Parameters):
@@ -331,7 +330,7 @@ STABLE = ("lt-u", "lt-ua")
 @claimed
 def claims(frame: DataFrame, parameters: Day) -> Iterator[Claim]:
     """Sentences of sections 7.3.1 to 7.3.3, of the abstract and of the introduction, all in one reading."""
-    frames = best_first(by_setting(frame, READINGS), SAVED)
+    frames = judged_first(frame)
     others = {name: mine for name, mine in by_setting(frame, MAP).items() if name not in frames}
     yield from _hours(frames, others)
     yield _dollars(frames, parameters)
@@ -474,23 +473,45 @@ def _latencies(frames: Mapping[str, DataFrame]) -> Iterator[Claim]:
     )
     yield read(
         frames,
-        "SageServe satisfies all SLOs (LT-U, LT-UA)",
+        "SageServe satisfies all SLOs",
         every,
-        lambda mine: parts(
-            at_most,
-            SLO_TTFT_S,
-            {
-                f"{NAMES[policy]}, {name}": percentile(mine, policy, "ttft_s_p95", llm)
-                for policy, (llm, name) in product(STABLE, SHOWN.items())
-            },
-            nothing=None,
-            unit="s",
-        ),
-        paper=f"95 % TTFT within {SLO_TTFT_S:g} s, the loosest level of section 3.3",
+        _slos,
+        paper="all; 95 % TTFT within a second to a minute, others within 24 h (section 3.3)",
+        setting="LT-I, LT-U and LT-UA",
         how="LT holds instances for the forecast peak",
         reason="An instance of Llama-2 serves some 120 requests at once in 70 % of its memory; those that "
         "arrive at a full instance wait there.",
     )
+
+
+def _slos(frame: DataFrame) -> list[Claim]:
+    """Both ends of the range of TTFT for interactive requests, and the deadline of the others."""
+    found = [
+        at_most(
+            f"{NAMES[policy]}, {name}, TTFT within {slo_s:g} s",
+            slo_s,
+            mean_interval(percentile(frame, policy, "ttft_s_p95", llm)),
+            nothing=None,
+            unit="s",
+        )
+        for slo_s, policy, (llm, name) in product(SLOS_TTFT_S, SAVED, SHOWN.items())
+    ]
+    if "unfinished" in frame:
+        rows = chosen(frame, "latency", slo_class="non-interactive", region=EVERYWHERE)
+        for policy in SAVED:
+            mine = where(rows, policy=policy).groupby("seed")[["requests", "unfinished"]].sum()
+            found.append(
+                at_least(
+                    f"{NAMES[policy]}, non-interactive",
+                    99.9,
+                    mean_interval(
+                        100 * (1 - (mine["unfinished"] / mine["requests"]).astype(float))
+                    ),
+                    nothing=None,
+                    unit="% answered by the end of the day, before any deadline",
+                )
+            )
+    return found
 
 
 def _memory(frames: Mapping[str, DataFrame]) -> Iterator[Claim]:

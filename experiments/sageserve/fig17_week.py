@@ -3,7 +3,7 @@
 Reactive, LT-I, LT-U and LT-UA over the week, Monday 0 h UTC to Sunday 24 h: 95th percentiles of TTFT and E2E
 latency of Llama-2-70B's interactive requests by the time of their arrival. The week is run as the text has it
 (thresholds of 70 and 30 %, over 10 million requests) and as the released code has (50 and 25 %, 7.4 million).
-Sentences are judged in the one of them that saves most hours without harm to latencies.
+Sentences are judged in the released code's setting.
 
 All start from 8 instances per LLM and region. GPU-hours are billed ones of all four LLMs (8 GPUs an
 instance); those that are saved at worse latencies of Llama-2 do not count. Dotted is an ablation, LT-U that
@@ -46,8 +46,8 @@ from experiments.sageserve.days import (
 from experiments.sageserve.readings import (
     TEXT,
     at_equal_service,
-    best_first,
     by_setting,
+    judged_first,
     nearest,
     read,
     text_and_released,
@@ -147,7 +147,7 @@ def week_dollars(frame: DataFrame, policy: str, parameters: Week, **which: str) 
 def claims(frame: DataFrame, parameters: Week) -> Iterator[Claim]:
     """Sentences of section 7.3.5, of the introduction and of the abstract; questions about the oracle."""
     planned = POLICIES[1:]
-    frames = best_first(by_setting(frame), planned)
+    frames = judged_first(frame)
     yield from _savings(frames, planned, parameters)
     yield read(
         frames,
@@ -176,17 +176,19 @@ def claims(frame: DataFrame, parameters: Week) -> Iterator[Claim]:
         how="LT-UA leaves its target only if 5 times or half of the forecast comes, which is rare",
         reason="They part where 5 times or half of the forecast comes late in an hour.",
     )
-    # The most requests: those of the text.
-    of = chosen(by_setting(frame)[TEXT], "latency", policy="lt-ua", region=EVERYWHERE)
-    of = of.groupby("seed")[["requests", "unfinished"]].sum().astype(float)
-    yield at_least(
+
+    def answered(mine: DataFrame) -> list[Claim]:
+        of = _answers(mine, "lt-ua")
+        share = mean_interval(100 * (1 - of["unfinished"] / of["requests"]))
+        return [at_least("LT-UA", 99.9, share, nothing=None, unit="%")]
+
+    yield read(
+        frames,
         "SageServe scales to the trace of a week: it answers all requests",
-        99.9,
-        mean_interval(100 * (1 - of["unfinished"] / of["requests"])),
-        nothing=None,
-        unit="%",
+        every,
+        answered,
         paper="scales well",
-        setting=f"LT-UA, {of['requests'].mean() / 1e6:.1f} million requests",
+        setting="LT-UA",
         how="requests answered by the end of the week",
     )
     text = by_setting(frame)[TEXT]
@@ -195,6 +197,12 @@ def claims(frame: DataFrame, parameters: Week) -> Iterator[Claim]:
     yield asked(every(sentence, _lower(text, ORACLE), **words))
     sentence = "Would LT-U with a perfect forecast use 25 % fewer GPU-hours?"
     yield asked(every(sentence, _saved(text, ORACLE), **words))
+
+
+def _answers(frame: DataFrame, policy: str) -> DataFrame:
+    """Requests of all LLMs by seed, and those that were not answered."""
+    of = chosen(frame, "latency", policy=policy, region=EVERYWHERE)
+    return of.groupby("seed")[["requests", "unfinished"]].sum().astype(float)
 
 
 def _saved(frame: DataFrame, *policies: str) -> list[Claim]:
@@ -225,16 +233,23 @@ def _savings(
     frames: Mapping[str, DataFrame], planned: tuple[str, ...], parameters: Week
 ) -> Iterator[Claim]:
     reason = nearest(frames, planned)
+
+    def fewer(mine: DataFrame) -> list[Claim]:
+        million = mean_interval(_answers(mine, "lt-ua")["requests"] / 1e6)
+        return [
+            best_of("GPU-hours", _saved(mine, *planned)),
+            at_least("requests", 10, million, nothing=None, unit="million"),
+        ]
+
     yield read(
         frames,
         "SageServe uses 25 % fewer GPU-hours over a week of 10 million requests",
-        best_of,
-        lambda mine: _saved(mine, *planned),
-        paper="25 %",
-        note="the released hourly counts have 7.4 million",
+        every,
+        fewer,
+        paper="25 %, over 10 million",
         how="LT plans each hour's instances from a forecast, reactive orders when its memory threshold is "
         "passed",
-        reason=f"{reason} {HOURS_REASON}",
+        reason=f"The released counts have 7.4 million requests. {reason} {HOURS_REASON}",
     )
 
     def dollars(mine: DataFrame) -> list[Claim]:

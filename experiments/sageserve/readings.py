@@ -1,8 +1,8 @@
 """Readings of SageServe's paper: its text and its released code say different things.
 
 The text scales at 70 and 30 % of the memory and has over 10 million requests in the week; the released code
-scales at 50 and 25 %, and the released hourly counts have 7.4 million. A sentence is judged in one setting,
-the same for hours and for latencies; what is saved counts only at equal service.
+scales at 50 and 25 %, and the released hourly counts have 7.4 million. All sentences of all figures are
+judged in one of the two, the released code (`judged_first`); what is saved counts only at equal service.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from agents.statistics import Interval
 from experiments.harness.claims import Claim, Verdict, led_by
 from experiments.harness.figure import where
 from experiments.sageserve.days import (
@@ -73,6 +74,18 @@ def text_and_released(parameters: Any, case: Mapping[str, Any]) -> list[dict[str
 _READINGS: dict[str, Callable[..., dict[str, Any]]] = {TEXT: setting, RELEASED: as_released}
 
 
+def judged_first(frame: DataFrame) -> dict[str, DataFrame]:
+    """The rows of both readings, that first in which sentences are judged.
+
+    Raises:
+        ValueError: it was not run.
+    """
+    frames = by_setting(frame, (RELEASED, TEXT))
+    if RELEASED not in frames:
+        raise ValueError(f"no rows of {RELEASED!r}, in which sentences are judged")
+    return frames
+
+
 def by_setting(frame: DataFrame, names: Iterable[str] = (TEXT, RELEASED)) -> dict[str, DataFrame]:
     """The rows of each of these settings that was run."""
     there = set(frame["setting"])
@@ -107,42 +120,35 @@ def at_equal_service(
     worse_of = {policy: worse_percent(frame, policy) for policy in dict.fromkeys(policies)}
     found = []
     for claim, policy in zip(claims, policies, strict=True):
-        worse = worse_of[policy]
-        if claim.ours.mean > 0 and not worse <= allowed.get(policy, NOT_WORSE):
-            sentence = f"{claim.sentence}, at a latency {worse:.0f} % worse"
-            claim = replace(claim, sentence=sentence, verdict=Verdict.NOT)
+        worse, most = worse_of[policy], allowed.get(policy, NOT_WORSE)
+        if np.isnan(worse):
+            unknown = Interval(np.nan, np.nan, np.nan)
+            claim = replace(claim, ours=unknown, verdict=Verdict.UNMEASURED)
+        elif claim.ours.mean > 0 and worse > most:
+            claim = replace(
+                claim,
+                sentence=f"{claim.sentence}, at a latency {worse:.0f} % worse",
+                verdict=Verdict.NOT,
+                reason=f"what is saved at a latency more than {most:g} % worse does not count",
+            )
         found.append(claim)
     return found
 
 
-def best_first(frames: Mapping[str, DataFrame], policies: Iterable[str]) -> dict[str, DataFrame]:
-    """Rows by setting, that first in which a policy saves most of Llama-2's hours at equal service."""
-
-    def score(name: str) -> float:
-        mine = frames[name]
-        saved = [
-            saved_percent(mine, policy, llm=LLAMA_2).mean
-            for policy in policies
-            if worse_percent(mine, policy) <= NOT_WORSE
-        ]
-        return max(saved, default=-np.inf)
-
-    return {name: frames[name] for name in sorted(frames, key=score, reverse=True)}
-
-
 def nearest(frames: Mapping[str, DataFrame], policies: Iterable[str], **which: str) -> str:
-    """Which setting saves most hours, whatever becomes of TTFT and E2E latency: a sentence."""
+    """Which setting saves most hours, whatever becomes of TTFT and E2E latency: a sentence, or none."""
     of = {
         (name, policy): saved_percent(mine, policy, **which).mean
         for name, mine in frames.items()
         for policy in policies
     }
-    name, policy = max(of, key=of.__getitem__)
+    known = {case: saved for case, saved in of.items() if not np.isnan(saved)}
+    if not known:
+        return ""
+    name, policy = max(known, key=known.__getitem__)
     worse = worse_percent(frames[name], policy)
-    return (
-        f"Most hours are saved by {NAMES[policy]} ({name}): {of[name, policy]:.1f} %, with "
-        f"{worse:+.0f} % in the worse latency of Llama-2."
-    )
+    latency = "" if np.isnan(worse) else f", with {worse:+.0f} % in the worse latency of Llama-2"
+    return f"Most hours are saved by {NAMES[policy]} ({name}): {of[name, policy]:.1f} %{latency}."
 
 
 def read(
@@ -152,7 +158,7 @@ def read(
     judge: Callable[[Any], list[Claim]],
     **words: Any,
 ) -> Claim:
-    """A sentence judged in the first of several settings; the others are parts that count nowhere.
+    """A sentence judged in the first of several settings, measured or not; the others count nowhere.
 
     Args:
         frames: rows by setting, or what was made of them.
@@ -160,27 +166,14 @@ def read(
         rule: as `claims.every`, of the parts in a setting.
         judge: parts of the sentence from the rows of a setting.
         words: see `claims.Words`.
+
+    Raises:
+        ValueError: there are no settings.
     """
+    if not frames:
+        raise ValueError(f"{sentence!r}: no setting was run")
     parts = [rule(name, judge(mine)) for name, mine in frames.items()]
-    measured = (part for part in parts if part.verdict is not Verdict.UNMEASURED)
-    shown = next(measured, parts[0])
+    shown = parts[0]
     about = ABOUT.get(shown.sentence, shown.sentence)
     words["setting"] = "; ".join(filter(None, (words.get("setting"), about)))
     return replace(led_by(sentence, parts, **words), unit=shown.unit)
-
-
-def most_reproduced(
-    frames: Mapping[str, DataFrame],
-    judge: Callable[[Mapping[str, DataFrame]], Iterable[Claim]],
-) -> list[Claim]:
-    """All sentences of a figure, judged in that one reading which reproduces most; of equals the first.
-
-    Args:
-        frames: rows by setting.
-        judge: the sentences, each judged in the first of the settings that it is given.
-    """
-    found = []
-    for first in frames:
-        rest = {name: mine for name, mine in frames.items() if name != first}
-        found.append(list(judge({first: frames[first], **rest})))
-    return max(found, key=lambda told: sum(c.verdict is Verdict.REPRODUCED for c in told))

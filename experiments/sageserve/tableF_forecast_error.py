@@ -40,7 +40,7 @@ from baselines.sageserve.forecast import (
     seasonal,
     windows_of,
 )
-from experiments.harness.claims import Claim, asked, at_least, at_most, between
+from experiments.harness.claims import Claim, asked, at_least, at_most, between, every, less
 from experiments.harness.figure import Grid, claimed, dress, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
@@ -283,15 +283,19 @@ def claims(frame: DataFrame, parameters: Forecasts) -> Iterator[Claim]:
     ]
     named = (ARIMA_NAME, "last value", LAST_WEEK_LEVEL)
     others = [n for n in named if n in set(week["forecaster"])]
-    yield at_most(
+    errors = week.pivot_table(index="seed", columns="forecaster", values="windows")
+    both = [name for name in (ARIMA_NAME, "last value") if name in errors]
+    beats = mean_interval(100 * (errors[both[0]] / errors[both[-1]] - 1) if len(both) == 2 else [])
+    yield every(
         "ARIMA is accurate enough to predict the load",
-        24,
-        of(ARIMA_NAME, "windows"),
-        nothing=None,
-        unit="%",
-        paper="accurate enough; the released notebooks have 16 to 24 %, in sample",
+        [
+            at_most("error", 24, of(ARIMA_NAME, "windows"), nothing=None, unit="%"),
+            less("against the last value", 0, beats, unit="% more"),
+        ],
+        paper="accurate enough (read as better than the last value; released notebooks: 16 to 24 %)",
         how="ARIMA out of sample, refitted every hour, up to an hour ahead",
         setting=f"mean error of windows of {parameters.bin_s / 60:g} minutes",
+        reason="Load changes little within an hour, so that the last value is hard to beat.",
         note="error of the hour's peak: " + ", ".join(f"{n} {of(n).mean:.1f} %" for n in others),
     )
     yield asked(
