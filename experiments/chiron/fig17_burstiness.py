@@ -188,6 +188,8 @@ def claims(frame: DataFrame, parameters: Burstiness) -> Iterator[Claim]:
                     mean_interval(violated[violated.mean().idxmin()]),
                     nothing=None,
                     unit="% of SLOs violated",
+                    reason="the reserve takes these bursts too: at most "
+                    f"{violated.mean().max():.2g} % of SLOs are violated at any of these CVs",
                 )
                 for name, mine in models.items()
                 for violated in [100 - 100 * wide(mine, "cv", "slo_attainment")[beyond]]
