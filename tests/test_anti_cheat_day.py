@@ -174,10 +174,11 @@ def test_to_stop_serving_never_pays(cheat: str, scenario: str):
 
 
 @pytest.mark.slow
-def test_what_is_put_off_is_charged_what_serving_it_takes():
-    """`chiron-tuned` gives up the GPUs that it does not need, and pays as much at the horizon.
+@pytest.mark.parametrize("policy", ["chiron-tuned", "paced-tuned"])
+def test_what_is_put_off_is_charged_what_serving_it_takes(policy):
+    """To hold back saves no more than is charged at the horizon.
 
-    So to hold back is break-even for a rule that scales this closely: it neither gains nor loses by it.
+    It may save less: on instances that stand ready for bursts, batch requests are served for nothing.
     """
 
     def run(policy):
@@ -186,9 +187,10 @@ def test_what_is_put_off_is_charged_what_serving_it_takes():
         return {key: np.mean([each[key] for each in found]) for key in ("reward", *COSTS)}
 
     COSTS = ("cost/gpu", "cost/leftover", "joint/unfinished")
-    serving, holding = run(Serving("chiron-tuned")), run(HoldsBack("chiron-tuned"))
+    serving, holding = run(Serving(policy)), run(HoldsBack(policy))
     saved = serving["cost/gpu"] - holding["cost/gpu"]
     charged = holding["cost/leftover"] - serving["cost/leftover"]
     assert holding["joint/unfinished"] > 10_000
-    assert 0.9 < charged / saved < 1.1
+    assert charged > 0
+    assert saved < charged
     assert holding["reward"] < serving["reward"]
