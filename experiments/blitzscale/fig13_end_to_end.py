@@ -29,6 +29,7 @@ from experiments.blitzscale.end_to_end import (
     shorter,
 )
 from experiments.blitzscale.serving import SystemName
+from experiments.blitzscale.setting import Workload
 from experiments.harness.claims import (
     TOLERANCE,
     Claim,
@@ -181,7 +182,7 @@ def claims(frame: DataFrame, parameters: EndToEnd) -> Iterator[Claim]:
         )
 
 
-def _copied(frame: DataFrame, columns: Mapping[str, str]) -> str:
+def _copied(frame: DataFrame, columns: Mapping[Workload, str]) -> str:
     """How many of BlitzScale's loads are from the host copy, in words."""
     told = []
     for column, name in columns.items():

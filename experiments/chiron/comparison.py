@@ -182,12 +182,11 @@ def most_gained(
     name: str,
     number: float,
     found: tuple[Interval, str, bool],
-    reason: str,
     **words: Unpack[Words],
 ) -> Claim:
     """A part about what `largest_gain` found, which does not hold where it does not count."""
     most, where, counts = found
-    told = gain(name, number, most, nothing=0, setting=f"largest {where}", reason=reason, **words)
+    told = replace(gain(name, number, most, nothing=0, **words), setting=f"largest {where}")
     return told if counts else not_counted(told, f"does not count, since it is {where}")
 
 

@@ -146,7 +146,7 @@ def claims(frame: DataFrame, parameters: BatchQueue) -> Iterator[Claim]:
             OPPONENTS[other],
             number,
             largest_gain(frame, column, "chiron", other, how, slack),
-            "no queue length has more",
+            reason="no queue length has more",
             unit="%",
             how=mechanism,
         )
