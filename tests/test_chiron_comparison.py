@@ -107,7 +107,7 @@ def test_nothing_is_gained_where_attainment_is_lower_everywhere(frame):
     assert (
         where == "at small, 20; attainment is lower by more than 1 percentage point at all 1 loads"
     )
-    told = comparison.most_gained("small", 300, bought, "no load has more", unit="%")
+    told = comparison.most_gained("small", 300, bought, reason="no load has more", unit="%")
     assert (told.ours.mean, told.verdict) == (800, Verdict.NOT)
     assert told.reason == f"does not count, since it is {where}"
     assert math.isnan(gain(frame[frame["policy_name"] == "chiron"])[0].mean)
