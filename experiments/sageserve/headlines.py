@@ -65,8 +65,7 @@ LEARNT = (
     "Silos of two instances each against two unified ones make 48 instance-hours a day per LLM. The unified "
     "pool saves them for both small LLMs, for which the paper calls 2 + 2 and 2 the same.",
     "ARIMA errs by 11.6 % of an hour's peak, hardly less than the last value (12.5 %): with three seeds the "
-    "difference may be chance. With a perfect forecast and the text's numbers LT-U halves reactive's 95 % "
-    "TTFT of Llama-2 over the week, at about the same hours.",
+    "difference may be chance.",
     "LT-UA does what LT-U does on normal days: 0.35 % of Llama-2's weekday hours end at 5 times or half "
     "of the forecast. The paper has 22.8 against 18.2 % saved.",
     "The released hourly counts have 7.4 million requests; the abstract says over 8 million, the "
