@@ -108,10 +108,21 @@ def write_result(
     return result.folder
 
 
+def cell(value: Any) -> str:
+    """A value as a table shows it; a number that is not there is a dash."""
+    if isinstance(value, float):
+        if math.isnan(value):
+            return "-"
+        return shown(value)
+    if isinstance(value, Interval) and math.isnan(value.mean):
+        return "-"
+    return str(value)
+
+
 def write_table(
     path: Path,
     rows: Sequence[Mapping[str, Any]],
-    shown: Callable[[Any], str] = lambda value: cell(value),
+    shown: Callable[[Any], str] = cell,
 ) -> None:
     """Rows as a CSV file, of what a reader sees unless `shown` says otherwise."""
     with path.open("w", encoding="utf-8", newline="") as file:
@@ -125,17 +136,6 @@ def number_or_text(value: Any) -> str:
     """A value as a program reads it: a number with `DIGITS` digits, nothing where there is none."""
     if isinstance(value, float):
         return "" if math.isnan(value) else _short(repr(value))
-    return str(value)
-
-
-def cell(value: Any) -> str:
-    """A value as a table shows it; a number that is not there is a dash."""
-    if isinstance(value, float):
-        if math.isnan(value):
-            return "-"
-        return shown(value)
-    if isinstance(value, Interval) and math.isnan(value.mean):
-        return "-"
     return str(value)
 
 
