@@ -28,7 +28,15 @@ from pathlib import Path
 
 from experiments.harness.catalogue import PAPERS, Entry, entries, load
 from experiments.harness.fingerprint import fingerprint
-from experiments.harness.page import claims_table, html, markdown, parameters_table
+from experiments.harness.maps import maps
+from experiments.harness.page import (
+    MAPS,
+    claims_table,
+    html,
+    mapped_claims,
+    markdown,
+    parameters_table,
+)
 from experiments.harness.picture import is_whole, pictures_of, save
 from experiments.harness.results import (
     ROWS,
@@ -111,6 +119,10 @@ def write_page(
     for _, result in found:
         for name in (*result.pictures, *result.tables):
             _copy(result.folder / name, pictures / name)
+    if (figure := maps(mapped_claims(paper, found))) is None:
+        (pictures / MAPS).unlink(missing_ok=True)
+    else:
+        replace_file(pictures / MAPS, partial(save, figure))
     for path, rows in beside.items():
         if rows is None:
             path.unlink(missing_ok=True)

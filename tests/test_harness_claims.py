@@ -32,9 +32,11 @@ from experiments.harness.claims import (
     led_by,
     less,
     more,
+    settings,
 )
 from experiments.harness.fingerprint import ROOT
 from experiments.harness.headlines import Headline
+from experiments.harness.maps import maps
 from experiments.harness.page import claims_table, html, interval, markdown
 from experiments.harness.parameters import Parameters
 from experiments.harness.results import (
@@ -205,6 +207,46 @@ def test_a_sentence_is_as_good_as_its_parts_by_its_rule():
         every("It doubles", [])
 
 
+def test_a_sentence_counts_in_the_best_setting_that_is_allowed():
+    def tried(name, mean):
+        return about(name, 2.0, exact(mean), nothing=1.0, unit="x")
+
+    ours = asked(tried("ours", 2.0))
+    first, near, good = tried("text", 4.0), tried("released", 2.6), tried("section 6", 2.1)
+    judged = settings("It doubles", [first, ours, near])
+    assert (judged.verdict, judged.unit) == (Verdict.DIRECTION, "x (released)")
+    assert settings("It doubles", [tried("text", 2.2), good]).ours.mean == 2.2
+    assert settings("It doubles", [first, good, near]).ours.mean == 2.1
+    assert judged.mapped
+    assert Claim.from_dict(judged.as_dict()) == judged
+    assert not every("all", [judged, first]).mapped
+    with pytest.raises(ValueError, match="all settings are ours"):
+        settings("It doubles", [ours])
+
+
+def test_where_a_claim_reproduces_is_kept():
+    assert about("s", 2.0, exact(9), nothing=1.0).good == (1.5, 2.5)
+    assert gain("s", 2.0, exact(9), nothing=1.0).good == (1.5, None)
+    assert gain("s", 0.5, exact(9), nothing=1.0).good == (None, 0.625)
+    assert at_most("s", 0.5, exact(9), nothing=None).good == (None, 0.5)
+    assert more("s", 3.0, exact(9)).good == (3.0, None)
+
+
+def test_a_map_has_a_panel_per_claim_with_settings():
+    def tried(name, *ours):
+        return about(name, 2.0, Interval(*ours), nothing=1.0, unit="x")
+
+    parts = [tried("text", 4, 3, 5), tried("far", 900, 800, 990), tried("none", NAN, NAN, NAN)]
+    claim = settings("It doubles", [*parts, asked(tried("more memory", 2, 2, 2))])
+    figure = maps([("Twice", claim), ("Plain", parts[0]), ("Alone", settings("s", parts[:1]))])
+    (axes,) = figure.axes
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert names == ["text", "far", "none", "more memory (ours)"]
+    assert axes.get_xlim()[1] < 800
+    assert "not measured" in axes.texts[-2].get_text()
+    assert maps([("Plain", parts[0])]) is None
+
+
 def test_questions_of_ours_count_nowhere(tmp_path):
     shown = result(tmp_path)
     shown = replace(shown, claims=(*shown.claims, asked(replace(shown.claims[1], sentence="Why?"))))
@@ -247,6 +289,15 @@ def test_main_claims_stand_first_and_are_judged_by_their_figures(tmp_path, monke
         "chiron", [(ENTRY, result(tmp_path))], [], {ENTRY: "made by other code"}, "paper"
     )
     assert "`chiron-fig03` is older than this claim" in old
+    assert page.MAPS not in text
+    mapped = settings(main[0].sentence, [replace(one, sentence=name) for name, one in zip(
+        ("text", "released"), result(tmp_path).claims * 2, strict=False)])  # fmt: skip
+    with_settings = replace(result(tmp_path), claims=(mapped,))
+    monkeypatch.setattr(page, "headlines", lambda paper: main[:1])
+    text = markdown("chiron", [(ENTRY, with_settings)], [], {}, "paper")
+    place = text.partition("([map](#")[2].partition(")")[0]
+    assert f'id="{place}"' in html(text, "Chiron")
+    assert f"chiron/{page.MAPS}" in text
 
 
 @pytest.fixture

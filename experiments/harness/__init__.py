@@ -34,6 +34,7 @@ A case with `"timed": True` measures the machine: each command does it anew.
 | which experiments are there | `catalogue` |
 | what a parameter may be, and whose it is | `parameters` |
 | when a claim counts as reproduced | `claims` |
+| the settings in which a main claim holds, drawn | `maps` |
 | grids of runs, numbers per seed, lines with a band, axes, claims as rows | `figure` |
 | when a finished run is used again | `fingerprint`, `cache` |
 | one run and what became of it | `execute` |

@@ -14,7 +14,8 @@ The rules are fixed here, so that no experiment has its own idea of success:
 - *not reproduced*: anything else.
 
 A claim is one sentence of a paper. Models, regions, loads and readings are its parts (`every`, `best_of`,
-`led_by`), which count nowhere by themselves. A question of ours (`asked`) is judged and counts nowhere.
+`led_by`), which count nowhere by themselves; `settings` are those that the text or the released code allows,
+and make a map (`harness.maps`). A question of ours (`asked`) is judged and counts nowhere, as a part neither.
 An improvement beyond what the paper has is no failure (`gain`).
 """
 
@@ -58,6 +59,8 @@ class Claim:
         setting: what was run, where the paper's text leaves it open or has several.
         parts: what the sentence was judged by, a claim each.
         question: whether it is ours and not the paper's, so that it counts nowhere.
+        good: between which numbers it reproduces; None where there is no such end, or it is not judged.
+        mapped: whether its parts are `settings`.
     """
 
     sentence: str
@@ -71,6 +74,8 @@ class Claim:
     setting: str = ""
     parts: tuple[Claim, ...] = ()
     question: bool = False
+    good: tuple[float | None, float | None] = (None, None)
+    mapped: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for a JSON file, which has no such numbers: NaN as None, infinity as "inf"."""
@@ -88,6 +93,8 @@ class Claim:
         ours = {k: math.nan if v is None else float(v) for k, v in data["ours"].items()}
         parts = tuple(cls.from_dict(part) for part in data.get("parts", ()))
         changed = {"ours": Interval(**ours), "verdict": Verdict(data["verdict"]), "parts": parts}
+        if "good" in data:
+            changed["good"] = tuple(data["good"])
         return cls(**{**data, **changed})
 
 
@@ -262,6 +269,39 @@ def led_by(sentence: str, parts: Iterable[Claim], **words: Unpack[Words]) -> Cla
     return _whole(sentence, found, lambda known, key: found[0], words)
 
 
+def settings(sentence: str, parts: Iterable[Claim], **words: Unpack[Words]) -> Claim:
+    """A sentence in every setting that the paper's text or its released code allows: the best counts.
+
+    Where none reproduces, the nearest to the paper's number is shown. Settings of ours are parts too
+    (`asked`): the map shows them, and they count for nothing.
+
+    Args:
+        sentence: what the paper says.
+        parts: a claim per setting, the one that we judge first in front. Its sentence names the setting
+            ("batch limit 64"), its `setting` where that stands ("section 6.2", "released code", "ours").
+        words: as `every`.
+
+    Raises:
+        ValueError: there are no parts, or all are ours.
+    """
+    found = tuple(parts)
+    if found and all(part.question for part in found):
+        raise ValueError(f"{sentence!r}: all settings are ours")
+    told = _whole(sentence, found, lambda known, key: max(known, key=_nearness), words)
+    return replace(told, mapped=True)
+
+
+def _nearness(claim: Claim) -> tuple[int, float]:
+    """How well a setting does: its verdict first, then, unless it reproduces, how near its number comes."""
+    order = _ORDER.get(claim.verdict, 0)
+    low, high = claim.good
+    if claim.verdict is Verdict.REPRODUCED or math.isnan(claim.ours.mean):
+        return order, 0.0
+    below = 0.0 if low is None else low - claim.ours.mean
+    above = 0.0 if high is None else claim.ours.mean - high
+    return order, -max(below, above, 0.0)
+
+
 def asked(claim: Claim) -> Claim:
     """A question of ours, which no paper answers: it counts nowhere."""
     return replace(claim, question=True)
@@ -273,13 +313,16 @@ def _whole(
     found = tuple(parts)
     if not found:
         raise ValueError(f"{sentence!r} has no parts")
-    known = [part for part in found if part.verdict is not Verdict.UNMEASURED] or list(found)
+    counted = [part for part in found if not part.question] or list(found)
+    known = [part for part in counted if part.verdict is not Verdict.UNMEASURED] or counted
     shown = chosen(known, key=lambda part: _ORDER.get(part.verdict, 0))
     unit = f"{shown.unit} ({shown.sentence})".lstrip() if len(found) > 1 else shown.unit
     note = shown.note
-    if len(known) < len(found):
-        note = f"{note}; {len(known)} of {len(found)} parts measured".removeprefix("; ")
-    told = replace(shown, sentence=sentence, unit=unit, note=note, parts=found, question=False)
+    if len(known) < len(counted):
+        note = f"{note}; {len(known)} of {len(counted)} parts measured".removeprefix("; ")
+    told = replace(
+        shown, sentence=sentence, unit=unit, note=note, parts=found, question=False, mapped=False
+    )
     told = replace(told, **words)
     return replace(told, reason="") if shown.verdict is Verdict.REPRODUCED else told
 
@@ -315,6 +358,12 @@ def _beyond(claim: Claim, than: float, *, up: bool) -> Claim:
 def _judged(claim: Claim, low: float, high: float, nothing: float | None, *, up: bool) -> Claim:
     """The claim with its verdict: good lies in [low, high], and beyond `nothing`."""
     ours = claim.ours
+    effect_from, effect_to = (nothing, None) if up else (None, nothing)
+    ends = (
+        low if math.isfinite(low) and abs(low) < FINITE else effect_from,
+        high if math.isfinite(high) and abs(high) < FINITE else effect_to,
+    )
+    claim = replace(claim, good=ends)
     if math.isnan(ours.mean):
         return replace(claim, verdict=Verdict.UNMEASURED)
     edge = ours.low if up else ours.high

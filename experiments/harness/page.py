@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from agents.statistics import Interval, shown
@@ -15,6 +16,8 @@ from experiments.harness.fingerprint import ROOT
 from experiments.harness.headlines import headlines, judged_by, learnt
 from experiments.harness.results import Result, read_table, title_of
 
+MAPS = "maps.png"
+"""The picture of `harness.maps`, beside a page."""
 _ALWAYS_COUNTED = (Verdict.REPRODUCED, Verdict.DIRECTION, Verdict.NOT)
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; }
@@ -57,6 +60,7 @@ def markdown(
         f"[claims.csv]({paper}/claims.csv).",
         "",
         *_main_claims(paper, results, wrong),
+        *_where_they_hold(paper, mapped_claims(paper, results)),
     ]
     counted = [c for _, result in results for c in result.claims if not c.question]
     lines += ["## All sentences", "", f"{_counts(counted)}, of {len(counted)} sentences.", ""]
@@ -107,6 +111,7 @@ def _main_claims(
         found.append(claim)
         good = claim.verdict is Verdict.REPRODUCED
         why = claim.how if good else headline.why or claim.reason
+        why += f" ([map](#{_MAPS.lower().replace(' ', '-')}))" if claim.mapped else ""
         says = f"{headline.says} ({headline.where}; {links[headline.experiment]})"
         rows.append(_cells(_mark(claim), says, claim.paper, measured(claim), claim.setting, why))
     if not rows:
@@ -119,6 +124,32 @@ def _main_claims(
     not_run = f", {left} not run" if left else ""
     counts = f"**{_counts(found)}{not_run}, of {len(rows)} main claims.**"
     return ["## Main claims", "", counts, "", *head, *rows, ""]
+
+
+_MAPS = "Where the main claims hold"
+
+
+def mapped_claims(paper: str, results: Sequence[tuple[Entry, Result]]) -> list[tuple[str, Claim]]:
+    """Main claims that were judged in several settings, each under what it says."""
+    claims = {entry.name: result.claims for entry, result in results}
+    found = []
+    for headline in headlines(paper):
+        with suppress(ValueError):  # told where the table is made
+            claim = judged_by(headline, claims)
+            if claim is not None and claim.mapped:
+                found.append((headline.says, claim))
+    return found
+
+
+def _where_they_hold(paper: str, mapped: Sequence[tuple[str, Claim]]) -> list[str]:
+    if not mapped:
+        return []
+    text = (
+        "A line is a setting that the paper's text or its released code allows, the one that we judge first "
+        "on top; a hollow mark is a setting of ours, which counts nowhere. Shaded: where the claim "
+        f"reproduces. Where each setting stands is in [claims.csv]({paper}/claims.csv)."
+    )
+    return [f"## {_MAPS}", "", text, "", f"![{_MAPS}]({paper}/{MAPS})", ""]
 
 
 def _counts(claims: Sequence[Claim]) -> str:
