@@ -51,6 +51,28 @@ class Engine(Protocol):
             ValueError: the cluster has flows.
         """
 
+    def imagine(
+        self,
+        e: int,
+        ids: NDArray[np.int64],
+        output_tokens: NDArray[np.int64],
+        later: RequestTable,
+    ) -> None:
+        """Episode `e` goes on as it might: these requests have other lengths, others come (section 20).
+
+        Args:
+            e: the episode.
+            ids: (n,) of requests that have arrived and are not done.
+            output_tokens: (n,) their new lengths; one that is shorter than what is out already, or is being
+                made, becomes as long as that.
+            later: what arrives from now on in place of all that was to come; ids go on from those that have
+                arrived, and the salt is not looked at.
+
+        Raises:
+            ValueError: the cluster has flows; an id of another request, or one twice; no length, or one
+                that no instance has memory for; as `extend` about `later`. Nothing has changed then.
+        """
+
     def ids(self, e: int) -> NDArray[np.int64]:
         """(n,) ids of the requests that episode `e` knows, in the order of `results`."""
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.sim.spec import ClusterSpec
+from llmscale_env.sim.spec import ClusterSpec, RequestState
 from llmscale_env.sim.spec.checks import check_requests
 from llmscale_env.workload.requests import RequestTable
 
@@ -75,4 +75,59 @@ def check_later(spec: ClusterSpec, requests: RequestTable, now_ps: int, last_ps:
         raise ValueError(
             f"arrival_ps[0] = {first_ps}: must be at least {max(now_ps, last_ps)}, the present time "
             "and the latest arrival so far"
+        )
+
+
+def check_lengths(
+    ids: NDArray[np.int64], output_tokens: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Both as whole numbers, side by side.
+
+    Raises:
+        ValueError: they are of different lengths, not whole, or an id stands twice.
+    """
+    found = []
+    for name, values in (("ids", ids), ("output_tokens", output_tokens)):
+        array = np.asarray(values)
+        if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or len(array) == 0):
+            raise ValueError(
+                f"{name}: of shape {array.shape} and {array.dtype}, must be (n,) integers"
+            )
+        found.append(np.ascontiguousarray(array, np.int64))
+    if len(found[0]) != len(found[1]):
+        raise ValueError(
+            f"output_tokens: {len(found[1])} of them, must be one for each of {len(found[0])} ids"
+        )
+    if len(np.unique(found[0])) < len(found[0]):
+        raise ValueError("ids: one stands there twice")
+    return found[0], found[1]
+
+
+def check_imagined(
+    ids: NDArray[np.int64],
+    states: NDArray[np.int8],
+    output_tokens: NDArray[np.int64],
+    longest: NDArray[np.int64],
+) -> None:
+    """Refuse other lengths for requests that have none to come, and lengths that no memory holds.
+
+    Args:
+        ids: (n,) of the requests.
+        states: (n,) `RequestState` of each, `FUTURE` if it is not known.
+        output_tokens: (n,) their new lengths.
+        longest: (n,) most that each could have.
+
+    Raises:
+        ValueError: names the first.
+    """
+    over = np.isin(states, (RequestState.FUTURE, RequestState.FINISHED, RequestState.REJECTED))
+    if over.any():
+        k = int(np.argmax(over))
+        state = RequestState(int(states[k])).name
+        raise ValueError(f"ids[{k}] = {ids[k]}: must be under way or waiting, is {state}")
+    wrong = (output_tokens < 1) | (output_tokens > longest)
+    if wrong.any():
+        k = int(np.argmax(wrong))
+        raise ValueError(
+            f"output_tokens[{k}] = {output_tokens[k]}: must be in 1..{longest[k]}, what memory holds"
         )

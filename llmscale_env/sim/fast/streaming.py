@@ -15,12 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.sim.fast import observe, windows
+from llmscale_env.sim.fast.serving import imagined
 from llmscale_env.sim.fast.state.cache_records import Loose, with_spans
 from llmscale_env.sim.fast.state.layout import State
 from llmscale_env.sim.fast.state.reset import put_requests
 from llmscale_env.sim.observed import FOUND_DTYPE, RESULT_DTYPE
 from llmscale_env.sim.spec import ClusterSpec, RequestState
-from llmscale_env.sim.streaming import Retired, check_later, check_streams
+from llmscale_env.sim.streaming import (
+    Retired,
+    check_imagined,
+    check_later,
+    check_lengths,
+    check_streams,
+)
 from llmscale_env.workload.requests import RequestTable
 
 _DONE = (int(RequestState.FINISHED), int(RequestState.REJECTED))
@@ -111,6 +118,39 @@ class Streaming(ABC):
         retired = Retired(states.ids[e, gone], results)
         _forget(states, e, self.spec, keep)
         return retired
+
+    def imagine(
+        self,
+        e: int,
+        ids: NDArray[np.int64],
+        output_tokens: NDArray[np.int64],
+        later: RequestTable,
+    ) -> None:
+        check_streams(self.spec)
+        handle = int(self.handles[e])
+        ids, output_tokens = check_lengths(ids, output_tokens)
+        states = self.states
+        glob = states.glob[e, 0]
+        n = int(glob["next_arrival"])
+        places, found = self.find(e, ids)
+        mine = states.req[e, np.maximum(places, 0)]
+        longest = np.array(self.spec.longest_tokens)[mine["llm"]] - mine["input"]
+        check_imagined(ids, found["state"], output_tokens, longest - self.spec.half_block_tokens)
+        check_later(self.spec, later, int(glob["now_ps"]), -1)
+        imagined.imagine(handle, places, output_tokens)
+        if n < int(glob["n_requests"]):
+            glob["next_id"] = states.ids[e, n]
+            glob["next_name"] = 0
+            if states.const["caches"][0]:
+                glob["next_name"] = states.blocks["name"][e, n]
+                kept = states.blocks[e, :n]
+                glob["n_spans"] = (kept["span"] + kept["n_spans"]).max(initial=0)
+        begin = _begins(states.tally["end"][e])
+        passed = states.tally["cursor"][e] - begin
+        aged = states.aging["cursor"][e] - begin[:, None]
+        glob["n_requests"], glob["last_arrival_ps"] = n, -1
+        _sort_by_class(states, e, passed, aged)
+        self.extend(e, later)
 
     def look_up(self, episodes: NDArray[np.int64], requests: NDArray[np.int64]) -> NDArray[Any]:
         return self.find(episodes, requests)[1]

@@ -114,6 +114,18 @@ class ReferenceBatch:
         self.note(e, "retire")
         return retired
 
+    def imagine(
+        self,
+        e: int,
+        ids: NDArray[np.int64],
+        output_tokens: NDArray[np.int64],
+        later: RequestTable,
+    ) -> None:
+        """Requests of episode `e` have other lengths from now on, and others arrive."""
+        self.engines[e].imagine(ids, output_tokens, later)
+        self._watches[e].expect_others()
+        self._done[e].append(("imagine", (ids, output_tokens, later), {}))
+
     ids = _read(ReferenceEngine.ids)
 
     def advance(self, e: int, until_ps: int) -> None:

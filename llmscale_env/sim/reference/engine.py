@@ -7,6 +7,7 @@ from collections.abc import Generator, Sequence
 
 import numpy as np
 import simpy
+from numpy.typing import NDArray
 
 from llmscale_env.sim.reference.fleet.lifecycle import SlotLife
 from llmscale_env.sim.reference.fleet.scaling import FleetOrders
@@ -47,7 +48,14 @@ from llmscale_env.sim.spec.checks import (
     check_whole,
 )
 from llmscale_env.sim.spec.region_checks import check_not_managed
-from llmscale_env.sim.streaming import Retired, check_later, check_streams, names_of
+from llmscale_env.sim.streaming import (
+    Retired,
+    check_imagined,
+    check_later,
+    check_lengths,
+    check_streams,
+    names_of,
+)
 from llmscale_env.workload.requests import RequestTable
 
 
@@ -191,9 +199,50 @@ class ReferenceEngine(FleetOrders, PlacementOrders, RegionOrders, Observation):
         self.finished.clear()
         return Retired(ids, results)
 
+    def imagine(
+        self, ids: NDArray[np.int64], output_tokens: NDArray[np.int64], later: RequestTable
+    ) -> None:
+        """Requests under way have other lengths from now on, and others arrive (section 20).
+
+        Raises:
+            ValueError: as `Engine.imagine`.
+        """
+        check_streams(self.spec)
+        ids, output_tokens = check_lengths(ids, output_tokens)
+        known = [self.by_id.get(k) for k in ids.tolist()]
+        states = [RequestState.FUTURE if r is None else r.state for r in known]
+        mine = [r for r in known if r is not None]
+        longest = [self.longest_tokens[r.llm] - r.input_tokens for r in mine]
+        longest += [0] * (len(known) - len(mine))
+        most = np.array(longest, np.int64) - self.spec.half_block_tokens
+        check_imagined(ids, np.array(states, np.int8), output_tokens, most)
+        check_later(self.spec, later, self.now_ps, -1)
+        for request, tokens in zip(mine, output_tokens.tolist(), strict=True):
+            if not self._has_last_step(request):
+                sure = request.emitted + max(1, request.to_come)
+                self.events["imagined_too_short"] += tokens < sure
+                request.output_tokens = max(sure, tokens)
+        never = [r for r in self.requests if r.state == RequestState.FUTURE]
+        if never:
+            self._next_id, self._next_name = never[0].id, never[0].name
+        self.requests = [r for r in self.requests if r.state != RequestState.FUTURE]
+        self.by_id = {r.id: r for r in self.requests}
+        self._last_arrival_ps = -1
+        self.extend(later)
+
+    def _has_last_step(self, request: Request) -> bool:
+        """Whether it runs, and no further step is to be composed for it."""
+        running = request.state == RequestState.RUNNING
+        scheduler = self.all_instances[request.instance].scheduler
+        ends = running and scheduler.has_last_step(request)
+        self.events["imagined_at_its_last_step"] += ends
+        return ends
+
     def _arrivals(self, requests: list[Request]) -> Generator:
         for request in requests:
             yield Due(self.clock, Phase.ARRIVAL, request.id).at(request.arrival_ps)
+            if self.by_id.get(request.id) is not request:
+                return  # others have been imagined in the place of these
             if self.last_boundary_ps == self.now_ps:
                 self.events["arrival_at_a_boundary"] += 1
             half = self.spec.half_block_tokens

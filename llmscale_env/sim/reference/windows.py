@@ -159,6 +159,12 @@ class Watch:
         """These are expected, too."""
         self._expected += requests
 
+    def expect_others(self) -> None:
+        """Those that were to come are not: the engine has others."""
+        arrived = [r for r in self._expected if r.state != RequestState.FUTURE]
+        coming = [r for r in self.engine.requests if r.state == RequestState.FUTURE]
+        self._expected = deque([*arrived, *coming])
+
     def close_window(self) -> None:
         """Bring all counts up to the present time."""
         self._see_classes()

@@ -77,6 +77,10 @@ class Scheduler(ABC):
         self.admitted: list[Request] = []
         self.origins: list[int] = []
 
+    def has_last_step(self, request: Request) -> bool:
+        """Whether a running request's last token has its step, and it is left out of later ones."""
+        return False
+
     @abstractmethod
     def plan(self) -> Iteration | None:
         """Admission, then the iteration to launch; None if nothing runs."""

@@ -115,6 +115,11 @@ class VllmV1(Scheduler):
             found.append(block)
         return found
 
+    def has_last_step(self, request: Request) -> bool:
+        if self.composed is None or request.emitted + request.to_come < request.output_tokens:
+            return False
+        return all(share.request is not request for share in self.composed.shares)
+
     def complete(self, request: Request) -> None:
         """The KV of its last token is never made, that of all others is known now."""
         self._name(request, request.done)
