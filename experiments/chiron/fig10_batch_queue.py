@@ -228,7 +228,7 @@ def _most(
     frame: DataFrame,
     sentence: str,
     column: str,
-    how: Callable[..., DataFrame],
+    gained: Callable[..., DataFrame],
     number: float,
     slack: float,
     **words: Unpack[Words],
@@ -237,7 +237,7 @@ def _most(
     parts = []
     for other in UNTUNED_READINGS:
         for policy, (theta, source) in RESERVES.items():
-            found = largest_gain(frame, column, policy, other, how, slack)
+            found = largest_gain(frame, column, policy, other, gained, slack)
             name = f"{theta}, {OPPONENTS[other]}"
             told = most_gained(name, number, found, reason="no queue length has more", unit="%")
             parts.append(replace(told, setting=f"theta of {source}; {told.setting}"))

@@ -33,13 +33,14 @@ HEADLINES = (
         "introduction",
         "the local autoscaler finds the batch size online, without profiling",
         "chiron-fig11",
-        "EWMA and proportional scaling allow for convergence to the optimal batch size",
+        "The local autoscaler adapts the batch size to meet the ITL SLO while maximizing throughput",
     ),
     Headline(
         "introduction",
         "batch requests use the spare capacity of over-provisioning and so raise throughput",
-        "chiron-fig13",
-        "Longer queueing lets batch requests multiplex on mixed instances, which improves throughput",
+        "chiron-fig02",
+        "Batch requests leverage the spare capacity of over-provisioning, which improves utilisation and "
+        "throughput",
     ),
     Headline(
         "introduction",
