@@ -7,7 +7,7 @@ is compared.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
@@ -213,6 +213,11 @@ def against_all(sentence: str, part: Callable[[str], Claim], **words: Unpack[Wor
     """
     untuned = against_untuned("untuned", part)
     return every(sentence, [untuned, part("llumnix-tuned")], **words)
+
+
+def weakest_first(parts: Iterable[Claim]) -> list[Claim]:
+    """Parts by their number, so that of those that do alike a sentence shows the lowest."""
+    return sorted(parts, key=lambda part: part.ours.mean)
 
 
 def mean_gains(frame: DataFrame, other: str) -> str:

@@ -22,7 +22,7 @@ from pydantic import PositiveInt
 from agents.statistics import mean_interval
 from baselines import make_policy
 from experiments.chiron.batch_queue import queue_kept
-from experiments.chiron.comparison import not_counted
+from experiments.chiron.comparison import not_counted, weakest_first
 from experiments.chiron.llumnix_settings import policy_text, untuned_64
 from experiments.chiron.loads import scenario_at, summary_of
 from experiments.harness.claims import Claim, Words, asked, every, more, settings
@@ -47,6 +47,7 @@ QUANTITIES = {
     "kv_use": "KV memory in use (%)",
     "gpus": "GPUs (mean)",
 }
+BESIDE = {"apart": "that without", "llumnix": "Llumnix's"}
 SLACK = 0.01
 """Share of interactive requests by which fewer may be on time."""
 
@@ -171,11 +172,9 @@ def claims(frame: DataFrame, parameters: SpareCapacity) -> Iterator[Claim]:
         "Batch requests leverage the spare capacity of over-provisioning, which improves utilisation and "
         "throughput",
         [
-            _beside(
-                frame, parameters, first, "apart", "section 6.3: the default over-provisioning"
-            ),
+            _beside(frame, parameters, first, "apart", "section 6.3: default reserve"),
             *(
-                asked(_beside(frame, parameters, t, "apart", "ours: no spare capacity"))
+                asked(_beside(frame, parameters, t, "apart", "ours: hardly any reserve"))
                 for t in others
             ),
         ],
@@ -213,7 +212,8 @@ def _beside(
     ]
     gains = ", ".join(f"{part.sentence} {part.ours.mean:.2f}" for part in parts)
     told: Words = {"setting": f"{source}; at the same interactive load", "note": f"in x: {gains}"}
-    return every(sentence or f"theta {theta:.2g}", parts, **{**told, **words})
+    name = sentence or f"theta {theta:.2g}, {source.partition(': ')[2]}"
+    return every(name, weakest_first(parts), **{**told, **words})
 
 
 def _more(name: str, mine: DataFrame, what: str, other: str) -> Claim:
@@ -228,7 +228,7 @@ def _more(name: str, mine: DataFrame, what: str, other: str) -> Claim:
         name,
         1.0,
         mean_interval(values["shared"] / values[other]),
-        unit=f"x that of {SYSTEMS[other]}",
+        unit=f"x {BESIDE[other]}",
         reason=f"interactive requests on time: {on_time}",
     )
     if attainment["shared"].mean() >= attainment[other].mean() - SLACK:

@@ -36,7 +36,7 @@ from pydantic import (
 )
 
 from agents.statistics import Interval, mean_interval
-from experiments.chiron.comparison import not_counted
+from experiments.chiron.comparison import not_counted, weakest_first
 from experiments.chiron.llumnix_settings import IMPLIED_LIMIT, policy_text, untuned, untuned_64
 from experiments.chiron.loads import STYLES, run_load
 from experiments.harness.claims import (
@@ -277,7 +277,7 @@ def _by_setting(
                 found.append(
                     every(
                         f"static {batch}, theta {theta}, {queues}",
-                        parts,
+                        weakest_first(parts),
                         reason=f"in %: {gains}",
                         note=f"in %: {gains}",
                         setting=f"batch of {source}; theta of {reserve}; both models, interactive and batch "
