@@ -80,7 +80,7 @@ class BatchQueue(Parameters):
     ] = 10
     other_seeds: Annotated[int, ours("of all others, at most `seeds`", ge=1)] = 3
     long_queue: Annotated[int, ours("requests in a queue from which on it has `seeds`", ge=0)] = (
-        500_000
+        350_000
     )
     small_queues: Annotated[tuple[PositiveInt, ...], ours("6.2's 700k, and shorter ones")] = (
         50_000, 100_000, 200_000, 350_000, 500_000, 600_000, 700_000,
