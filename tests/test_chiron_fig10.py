@@ -91,9 +91,8 @@ def test_a_small_reserve_is_a_setting_of_its_own(as_in_the_paper):
     frame.loc[lean, "throughput_per_instance"] = 3.5
     most = by_words(frame)["300 %"]
     numbers = {part.sentence: part.ours.mean for part in most.parts}
-    untuned = fig10.OPPONENTS["llumnix-untuned-64"]
-    assert numbers[f"theta 1/3, {untuned}"] == 100
-    assert numbers[f"theta 0.8, {untuned}"] == 250
+    assert numbers["theta 1/3, Llumnix's limit 64"] == 100
+    assert numbers["theta 0.8, Llumnix's limit 64"] == 250
     assert (most.verdict, most.ours.mean) == (Verdict.REPRODUCED, 250)
     assert "section 5.2" in most.setting
 

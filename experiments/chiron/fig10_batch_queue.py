@@ -45,6 +45,7 @@ from experiments.chiron.llumnix_settings import (
     OPPONENTS,
     UNTUNED_READINGS,
     llumnix_policies,
+    untuned,
     untuned_64,
 )
 from experiments.chiron.loads import draw_column, run_load
@@ -235,12 +236,18 @@ def _most(
 ) -> Claim:
     """A sentence about the largest gain, with both reserves and beside both readings of untuned."""
     parts = []
-    for other in UNTUNED_READINGS:
+    limits = (untuned_64()["batch_limit"], untuned()["batch_limit"])
+    for other, limit in zip(UNTUNED_READINGS, limits, strict=True):
         for policy, (theta, source) in RESERVES.items():
             found = largest_gain(frame, column, policy, other, gained, slack)
-            name = f"{theta}, {OPPONENTS[other]}"
+            name = f"{theta}, Llumnix's limit {limit:g}"
             told = most_gained(name, number, found, reason="no queue length has more", unit="%")
-            parts.append(replace(told, setting=f"theta of {source}; {told.setting}"))
+            parts.append(
+                replace(
+                    told,
+                    setting=f"theta of {source}; against Llumnix {OPPONENTS[other]}; {told.setting}",
+                )
+            )
     return settings(sentence, parts, **words)
 
 
