@@ -54,6 +54,8 @@ SENTENCES = (
 )
 """What the paper says, of which quantities, and why it should be so."""
 WORKLOADS = {"queue": "queue of workload B", "stream": "steady stream (ours)"}
+FEW = 3
+"""Seeds up to which a sentence names the number of each."""
 CYCLES = 3
 """Length of a run with a stream, in times the TTFT target."""
 
@@ -230,7 +232,11 @@ def _rises(name: str, mine: DataFrame, what: str, targets_s: tuple[int, int]) ->
     short_s, long_s = targets_s
     by_target = wide(mine, "batch_ttft_s", what)
     ratios = by_target[long_s] / by_target[short_s]
-    shown = ", ".join(f"{ratio:.2f}" for ratio in sorted(ratios))
+    found = sorted(ratios)
+    few = len(found) <= FEW
+    shown = (", " if few else " to ").join(
+        f"{x:.2f}" for x in (found if few else found[:: len(found) - 1])
+    )
     served = 100 * mine.loc[mine["batch_ttft_s"] == short_s, "mixed_share"]
     return at_least(
         name,
