@@ -25,7 +25,14 @@ def frame():
         }[case["controller"]]  # fmt: skip
         itl_s = batch / (2000 if case["controller"] == "fixed" else 4000)
         seen = {"batch": batch, "limit": 2 * batch, "limit_low": batch, "limit_high": 3 * batch}
-        return {**seen, "kv_use": 0.99, "tokens_per_s": batch, "itl_s": itl_s}
+        late = 0.02 if case["settles"] else 0.0
+        return {
+            **seen,
+            "kv_use": 0.99,
+            "tokens_per_s": batch,
+            "itl_s": itl_s,
+            "itl_violations": late,
+        }
 
     return made_up(figure, PARAMETERS, row)
 
@@ -68,21 +75,45 @@ def test_the_best_fixed_limit_is_within_the_target(frame):
 
 def test_what_is_printed_collapses(frame):
     optimal = claim(figure.claims(frame, PARAMETERS), "optimal batch size")
-    steady, printed = optimal.parts
+    steady, settled, printed = optimal.parts
+    assert optimal.mapped
+    assert (settled.sentence, settled.ours.mean) == ("Chiron, sizes seen in full", 200 / 64)
     # The best fixed limit within 0.2 s is 64.
     assert printed.ours.mean == pytest.approx(1 / 64)
     assert printed.verdict == Verdict.NOT
     assert "1 requests run at a limit of 2" in printed.reason
-    batch, tokens = steady.parts[:2]
-    assert (batch.sentence, tokens.sentence) == ("8B, batch", "8B, tokens/s")
-    assert tokens.ours.mean == pytest.approx(1000 / 64)
+    numbers = {each.sentence: each.ours.mean for each in steady.parts}
+    assert numbers["8B, batch"] == numbers["8B, tokens/s"] == pytest.approx(1000 / 64)
     at_best = frame.copy()
     chiron = at_best["controller"] == "chiron"
     at_best.loc[chiron, "tokens_per_s"] = 64.0
     found = claim(figure.claims(at_best, PARAMETERS), "optimal")
-    assert (found.verdict, found.parts[0].parts[1].verdict) == (Verdict.NOT, Verdict.REPRODUCED)
+    verdicts = {each.sentence: each.verdict for each in found.parts[0].parts}
+    assert (found.verdict, verdicts["8B, tokens/s"]) == (Verdict.NOT, Verdict.REPRODUCED)
     at_best.loc[chiron, "batch"] = 64.0
     assert claim(figure.claims(at_best, PARAMETERS), "optimal").verdict == Verdict.REPRODUCED
+
+
+def test_the_target_is_met_and_throughput_is_that_of_the_best_limit(frame):
+    frame.loc[frame["controller"] == "fixed", "tokens_per_s"] = 1000.0
+    frame.loc[frame["controller"] == "chiron", "tokens_per_s"] = 900.0
+    found = claim(figure.claims(frame, PARAMETERS), "while maximizing throughput")
+    steady, settled, printed = found.parts
+    assert (found.verdict, steady.verdict, printed.verdict) == (
+        Verdict.REPRODUCED,
+        Verdict.REPRODUCED,
+        Verdict.NOT,
+    )
+    # Two models, four variants, two targets, and both throughput and latency of each.
+    assert len(steady.parts) == 2 * 4 * 2 * 2
+    met = [part.ours.mean for part in settled.parts if part.sentence.endswith("the target")]
+    assert met == pytest.approx([98] * 16)
+    # The lowest number in front: the one that is shown.
+    means = [part.ours.mean for part in steady.parts]
+    assert means == sorted(means)
+    frame.loc[frame["settles"], "itl_violations"] = 0.1
+    found = claim(figure.claims(frame, PARAMETERS), "while maximizing throughput")
+    assert found.parts[1].verdict is Verdict.NOT
 
 
 def test_what_holds_the_batch_is_looked_up(frame):
@@ -93,10 +124,10 @@ def test_what_holds_the_batch_is_looked_up(frame):
 @pytest.mark.parametrize(
     "changes, n",
     [
-        ({"llms": ("llama-3.1-8b",)}, 4),
-        ({"slos_s": (0.2,)}, 4),
-        ({"controllers": ("chiron",)}, 4),
-        ({"controllers": ("chiron-literal",)}, 1),
+        ({"llms": ("llama-3.1-8b",)}, 5),
+        ({"slos_s": (0.2,)}, 5),
+        ({"controllers": ("chiron",)}, 5),
+        ({"controllers": ("chiron-literal",)}, 2),
     ],
 )
 def test_what_was_not_run_is_left_out(frame, changes, n):
@@ -113,8 +144,10 @@ def test_without_a_fixed_limit_within_the_target_nothing_is_optimal(frame):
 
 
 def test_cases_and_a_run():
-    # seeds x models x variants x (2 kinds, 2 targets); ladder
-    assert len(figure.cases(figure.ConvergedBatch(seeds=2, ladder=(32,)))) == 2 * 2 * 4 * 4 + 2 * 4
+    # seeds x models x variants x (2 kinds and sizes seen in full, 2 targets); ladder
+    assert len(figure.cases(figure.ConvergedBatch(seeds=2, ladder=(32,)))) == 2 * 2 * 4 * 6 + 2 * 4
+    without = figure.ConvergedBatch(seeds=2, ladder=(32,), settled_iterations=0)
+    assert len(figure.cases(without)) == 2 * 2 * 4 * 4 + 2 * 4
     frame = small_run("chiron-fig11")
     one = frame[frame["controller"] == "fixed"].iloc[0]
     assert one["limit"] == one["batch"] == one["first_limit"] == 32

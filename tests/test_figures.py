@@ -21,6 +21,8 @@ SMALL_8B = {"llms": ("llama-3.1-8b",), "duration_s": 20}
 QUEUE = {"queued": 6000, "warm_up_s": 120, "history_s": 400}
 DAY = {"hours": 1.0, "rate_scale": 0.01, "history_h": 2.0, "interval_s": 900.0}
 SMALL = {
+    "chiron-fig02": ("system", {"configurations": ("large",), "queues": (100,), "thetas": (0.8,),
+                                "tail_s": 0}),
     "chiron-fig03": ("kv_watermark", {"batch_limits": (8, 16), "queued": 4000, "warm_up_s": 30,
                                       "measured_s": 60}),
     "chiron-fig04": (("source", "load_time_s"), {"tables": ("azure-conv-2023",), "step_s": 15,

@@ -7,7 +7,7 @@ is compared.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
@@ -74,13 +74,19 @@ def gain_points(ours: DataFrame, theirs: DataFrame) -> DataFrame:
     return 100 * (ours - theirs)
 
 
+def _everywhere(found: DataFrame) -> DataFrame:
+    """The loads that were run, with the seeds that all of them have."""
+    return found.dropna(how="all").dropna(axis="columns")
+
+
 def up_to(found: DataFrame) -> tuple[Interval, str]:
     """The largest mean over the seeds, with its interval, and where it was ("small, 340")."""
-    kept = found.dropna()
+    kept = found.dropna(how="all")
     if kept.empty:
         return NOTHING, "nowhere"
     configuration, load = kept.mean(axis=1).idxmax()
-    return mean_interval(kept.loc[(configuration, load)]), f"{configuration}, {load:,.0f}"
+    most = kept.loc[(configuration, load)].dropna()
+    return mean_interval(most), f"{configuration}, {load:,.0f}"
 
 
 def at_load(found: DataFrame, configuration: str, load: float) -> Interval:
@@ -103,8 +109,8 @@ def largest_gain(
     Arguments as `compared`. Where attainment is lower at every load, the largest gain of all, which does not
     count. NaN only where not both were run.
     """
-    ran = compared(frame, column, better, other, how).dropna()
-    kept = compared(frame, column, better, other, how, no_worse_by=no_worse_by).dropna()
+    ran = compared(frame, column, better, other, how).dropna(how="all")
+    kept = compared(frame, column, better, other, how, no_worse_by=no_worse_by).dropna(how="all")
     slack = f"lower by more than {100 * no_worse_by:g} percentage point"
     if ran.empty:
         return NOTHING, "nowhere run", True
@@ -122,7 +128,7 @@ def share_higher(
 
     Arguments as `compared`.
     """
-    higher = compared(frame, column, better, other, lambda mine, theirs: mine - theirs).dropna()
+    higher = _everywhere(compared(frame, column, better, other, lambda mine, theirs: mine - theirs))
     kept = compared(frame, column, better, other, gain_percent, no_worse_by=no_worse_by).index
     holds = (higher > 0).mul(higher.index.isin(kept), axis=0)
     return mean_interval(100 * holds.mean(axis=0)), len(holds)
@@ -142,7 +148,7 @@ def share_better_served(
         of how many.
     """
     found = compared(frame, "slo_attainment", better, other, lambda mine, theirs: mine - theirs)
-    found = found.dropna()
+    found = _everywhere(found)
     apart = found[found.mean(axis=1).abs() > apart_by]
     if found.empty:
         return NOTHING, 0, 0
@@ -207,6 +213,11 @@ def against_all(sentence: str, part: Callable[[str], Claim], **words: Unpack[Wor
     """
     untuned = against_untuned("untuned", part)
     return every(sentence, [untuned, part("llumnix-tuned")], **words)
+
+
+def weakest_first(parts: Iterable[Claim]) -> list[Claim]:
+    """Parts by their number, so that of those that do alike a sentence shows the lowest."""
+    return sorted(parts, key=lambda part: part.ours.mean)
 
 
 def mean_gains(frame: DataFrame, other: str) -> str:
