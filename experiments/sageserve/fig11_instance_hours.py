@@ -24,6 +24,7 @@ are hours times a price, $98.32 in the paper.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,6 +44,7 @@ from experiments.harness.claims import (
     less,
     more,
 )
+from experiments.harness.claims import settings as in_settings
 from experiments.harness.figure import SEEDS, Grid, claimed, dress, paper_stars, places, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
@@ -66,10 +68,13 @@ from experiments.sageserve.days import (
 )
 from experiments.sageserve.days import LLAMA_2 as LLM
 from experiments.sageserve.readings import (
+    ABOUT,
     EPSILON,
+    KV,
     NOT_WORSE,
     RELEASED,
     REROUTED,
+    SLIGHTLY_REROUTED,
     TEXT,
     as_released,
     at_equal_service,
@@ -99,12 +104,16 @@ SLIGHTLY = 25.0
 """Percent by which LT-I, which "slightly harms" latencies, may make them worse (ours)."""
 
 THRESHOLDS, LOAD = "released thresholds alone", "released load alone"
-KV, ROOM = "text, KV of all heads", "text, more room"
-MAP = (TEXT, THRESHOLDS, LOAD, RELEASED, REROUTED, KV)
+ROOM = "text, more room"
+MAP = (TEXT, THRESHOLDS, LOAD, RELEASED, SLIGHTLY_REROUTED, REROUTED, KV)
 """Settings in which hours are compared, from the text's to those of the released code."""
 
-SLOS_TTFT_S = (60.0, 1.0)
-"""Both ends of section 3.3, "from a second to a minute", for the 95th percentile."""
+SLOS = {
+    "a second": (1.0, "section 3.3: the tighter end"),
+    "10 s": (10.0, "released code"),
+    "a minute": (60.0, "section 3.3: the looser end; Table 1 has 34.5 s"),
+}
+"""Limits of the 95 % TTFT, and where each stands; section 3.3: "ranges from a second to a minute"."""
 
 
 class Day(Parameters):
@@ -137,6 +146,7 @@ def settings(parameters: Day, case: Mapping[str, Any]) -> list[dict[str, Any]]:
         setting(LOAD, rate, load=1 / RAISED, **usual),
         as_released(RELEASED, rate, **usual),
         as_released(REROUTED, rate, **usual) | {"epsilon": EPSILON},
+        as_released(SLIGHTLY_REROUTED, rate, **usual) | {"epsilon": 0.9},
         setting(KV, rate, **usual) | {"thresholds_over": parameters.thresholds_over},
         setting(ROOM, rate, **usual) | {"most": parameters.more_room},
     ]
@@ -148,7 +158,9 @@ cases = Grid(
         "bin_h": lambda parameters, case: (parameters.hours,),
         "setting": settings,
         "seed": SEEDS,
-        "policy": POLICIES,
+        "policy": lambda parameters, case: (
+            POLICIES[1:] if case["setting"] == SLIGHTLY_REROUTED else POLICIES
+        ),
     },
     keep=("from_h", "hours", "history_h", "interval_s"),
     first=("from_h", "hours", "history_h", "interval_s", "setting", "bursts", "bin_h", "policy"),
@@ -335,6 +347,8 @@ def claims(frame: DataFrame, parameters: Day) -> Iterator[Claim]:
     yield from _hours(frames, others)
     yield _dollars(frames, parameters)
     yield from _latencies(frames)
+    yield _slos({**frames, **others})
+    yield _utilised({**frames, **others})
     yield from _memory(frames)
     yield from _waste(frames)
     roomy = by_setting(frame, (ROOM,))
@@ -471,77 +485,117 @@ def _latencies(frames: Mapping[str, DataFrame]) -> Iterator[Claim]:
         reason="LT-I has the instances of the hour's peak from the start of the hour, where reactive waits "
         "for its threshold and then for VMs.",
     )
-    yield read(
-        frames,
+
+
+def _slos(frames: Mapping[str, DataFrame]) -> Claim:
+    """All levels of service at each limit of TTFT that the paper or its code has."""
+    in_code = [
+        _levels(f"{limit}, released code", frames[RELEASED], slo_s, f"{source}; {ABOUT[RELEASED]}")
+        for limit, (slo_s, source) in SLOS.items()
+    ]
+    slo_s, source = SLOS["a minute"]
+    others = [
+        _levels(f"a minute, {name}", mine, slo_s, f"{source}; {ABOUT.get(name, name)}")
+        for name, mine in frames.items()
+        if name != RELEASED
+    ]
+    return in_settings(
         "SageServe satisfies all SLOs",
-        every,
-        _slos,
+        [*in_code, *others],
         paper="all; 95 % TTFT within a second to a minute, others within 24 h (section 3.3)",
-        setting="LT-I, LT-U and LT-UA",
-        how="LT holds instances for the forecast peak",
-        reason="An instance of Llama-2 serves some 120 requests at once in 70 % of its memory; those that "
-        "arrive at a full instance wait there.",
+        how="LT holds instances for the forecast peak, so that few requests queue; reactive's Llama-2 breaks "
+        "the minute. A second is not met even in the paper's Table 1.",
+        reason="Instances of the large LLMs fill up, and requests that arrive at a full one wait there.",
     )
 
 
-def _slos(frame: DataFrame) -> list[Claim]:
-    """Both ends of the range of TTFT for interactive requests, and the deadline of the others."""
-    found = [
-        at_most(
-            f"{NAMES[policy]}, {name}, TTFT within {slo_s:g} s",
-            slo_s,
-            mean_interval(percentile(frame, policy, "ttft_s_p95", llm)),
-            nothing=None,
-            unit="s",
-        )
-        for slo_s, policy, (llm, name) in product(SLOS_TTFT_S, SAVED, SHOWN.items())
-    ]
+def _levels(name: str, frame: DataFrame, slo_s: float, source: str) -> Claim:
+    """The TTFT of interactive requests of each LLM and strategy, the longest first; others' deadline."""
+    ttft = {
+        f"{NAMES[policy]}, {shown}": mean_interval(percentile(frame, policy, "ttft_s_p95", llm))
+        for policy, (llm, shown) in product(SAVED, SHOWN.items())
+    }
+    ttft = dict(sorted(ttft.items(), key=lambda item: -item[1].mean))
+    found = parts(at_most, slo_s, ttft, nothing=None, unit="s")
     if "unfinished" in frame:
         rows = chosen(frame, "latency", slo_class="non-interactive", region=EVERYWHERE)
         for policy in SAVED:
             mine = where(rows, policy=policy).groupby("seed")[["requests", "unfinished"]].sum()
+            answered = 100 * (1 - (mine["unfinished"] / mine["requests"]).astype(float))
+            # Who waits at midnight is younger than 24 h, so that this asks for more than the deadline.
+            unit = "% answered by the end of the day, before any deadline"
             found.append(
                 at_least(
                     f"{NAMES[policy]}, non-interactive",
-                    99.9,
-                    mean_interval(
-                        100 * (1 - (mine["unfinished"] / mine["requests"]).astype(float))
-                    ),
+                    95,
+                    mean_interval(answered),
                     nothing=None,
-                    unit="% answered by the end of the day, before any deadline",
+                    unit=unit,
                 )
             )
-    return found
+    return replace(every(name, found, setting=source), unit="s")
+
+
+def _against(frame: DataFrame, other: str, *policies: str) -> dict[str, Interval]:
+    """By how much the memory in use of Llama-2's instances that serve is above another policy's."""
+    mean = {
+        policy: sum(utilisation(frame, policy, LLM, region).mean() for region in PLACES) / 3
+        for policy in (other, *policies)
+    }
+    return {NAMES[policy]: more_percent(mean[policy], mean[other]) for policy in policies}
+
+
+def _of_acquired(frame: DataFrame) -> dict[str, Interval]:
+    """By how much more of the memory of all VMs that are paid for is in use than reactive's."""
+    of = {}
+    for policy in POLICIES:
+        mine = chosen(frame, "series", policy=policy)
+        used = mine["kv_use"].astype(float) * mine["active"].astype(float)
+        of[policy] = used.groupby(mine["seed"]).sum() / by_seed(frame, policy)
+    return {NAMES[policy]: more_percent(of[policy], of["reactive"]) for policy in SAVED}
+
+
+UTILISED = {
+    "VMs that serve, Llama-2": (
+        lambda frame: _against(frame, "reactive", *SAVED),
+        "effective memory utilisation (Figure 14)",
+    ),
+    "VMs paid for, all LLMs": (_of_acquired, '"utilization of acquired hardware" (section 7.3.3)'),
+}
+"""What the hardware may be whose memory is in use: how it is measured, and where it stands."""
+
+
+def _utilised(frames: Mapping[str, DataFrame]) -> Claim:
+    def judged(name: str, mine: DataFrame, which: str) -> Claim:
+        measure, source = UTILISED[which]
+        told = parts(more, 0, measure(mine), unit="% more")
+        told = at_equal_service(told, mine, SAVED, {"lt-i": SLIGHTLY})
+        about = f"{source}; {ABOUT.get(name, name)}"
+        return replace(every(f"{which}; {name}", told, setting=about), unit="% more")
+
+    return in_settings(
+        "SageServe improves hardware utilisation",
+        [judged(name, mine, which) for name, mine in frames.items() for which in UTILISED],
+        paper="improving",
+        how="Reactive orders and returns VMs all day and pays for them until they serve; LT changes its "
+        "target once an hour. Instances that serve are no fuller than reactive's.",
+        reason="Reactive fills its instances up to its threshold by its rule; LT plans for the hour's peak "
+        "and has room left over.",
+    )
 
 
 def _memory(frames: Mapping[str, DataFrame]) -> Iterator[Claim]:
-    def against(frame: DataFrame, other: str, *policies: str) -> dict[str, Interval]:
-        mean = {
-            policy: sum(utilisation(frame, policy, LLM, region).mean() for region in PLACES) / 3
-            for policy in (other, *policies)
-        }
-        return {NAMES[policy]: more_percent(mean[policy], mean[other]) for policy in policies}
-
     words: Any = {
         "setting": f"{SHOWN[LLM]}, mean over day and regions",
         "reason": "Reactive fills its instances up to its threshold by its rule; LT plans for the hour's "
         "peak and has room left over.",
     }
-    yield read(
-        frames,
-        "SageServe improves hardware utilisation",
-        every,
-        lambda mine: parts(more, 0, against(mine, "reactive", *SAVED), unit="% more"),
-        paper="improving",
-        how="effective memory utilisation, against reactive",
-        **words,
-    )
 
     def resolved(mine: DataFrame) -> list[Claim]:
-        below = against(mine, "lt-i", *STABLE)
+        below = _against(mine, "lt-i", *STABLE)
         below = {f"{name} against LT-I": found for name, found in below.items()}
         return [
-            *parts(more, 0, against(mine, "reactive", "lt-i"), unit="% more"),
+            *parts(more, 0, _against(mine, "reactive", "lt-i"), unit="% more"),
             *parts(less, 0, below, unit="% more"),
         ]
 

@@ -44,12 +44,17 @@ from experiments.sageserve.days import (
     stairs,
 )
 from experiments.sageserve.readings import (
+    IN_SAMPLE,
+    PLANNER,
+    SLIGHTLY_REROUTED,
     TEXT,
+    as_released,
     at_equal_service,
     by_setting,
     judged_first,
     nearest,
     read,
+    setting,
     text_and_released,
 )
 from experiments.sageserve.setting import DAYS, SHOWN, parts
@@ -82,13 +87,31 @@ PARAMETERS = {
 }
 
 
+def settings(parameters: Week, case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Text and released code, and what else either allows."""
+    rate = parameters.rate_scale
+    return [
+        *text_and_released(parameters, case),
+        setting(IN_SAMPLE, rate, thresholds="released"),
+        as_released(SLIGHTLY_REROUTED, rate) | {"epsilon": 0.9},
+    ]
+
+
+def policies(parameters: Week, case: Mapping[str, Any]) -> tuple[str, ...]:
+    """Those that are run in a setting."""
+    planned = POLICIES[1:]
+    return {
+        TEXT: (*POLICIES, ORACLE),
+        IN_SAMPLE: ("reactive", *(policy + PLANNER for policy in planned)),
+        SLIGHTLY_REROUTED: planned,
+    }.get(case["setting"], POLICIES)
+
+
 cases = Grid(
     {
         "seed": SEEDS,
-        "setting": text_and_released,
-        "policy": lambda parameters, case: (
-            (*POLICIES, ORACLE) if case["setting"] == TEXT else POLICIES
-        ),
+        "setting": settings,
+        "policy": policies,
         "bursts": ([],),
     },
     keep=("from_h", "hours", "history_h", "interval_s", "bin_h"),
