@@ -83,6 +83,7 @@ from experiments.sageserve.readings import (
     nearest,
     read,
     setting,
+    short,
     worse_percent,
 )
 from experiments.sageserve.setting import RAISED, SHOWN, parts
@@ -173,13 +174,13 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def excerpt(frame: DataFrame, parameters: Day) -> DataFrame:
-    """Totals of all runs; latencies of interactive requests, and of the first seed series, of one LLM."""
+    """What is drawn: latencies of interactive requests and hours of one LLM; in two settings of all LLMs."""
     one = frame["llm"] == LLM
     latency = (frame["kind"] == "latency") & one & (frame["slo_class"] == "interactive")
-    drawn = (frame["kind"] == "series") & one & (frame["seed"] == frame["seed"].min())
-    columns = ["requests", "unfinished", "on_time", "reclaims_own", "reclaims_others", "donations"]
-    few = frame[(frame["kind"] == "total") | latency | (drawn & (frame["setting"] == TEXT))]
-    return few.drop(columns=[name for name in columns if name in few])
+    total = (frame["kind"] == "total") & (one | frame["setting"].isin((TEXT, ROOM)))
+    series = (frame["kind"] == "series") & one & (frame["setting"] == TEXT)
+    series &= frame["seed"] == frame["seed"].min()
+    return short(frame[total | latency | series])
 
 
 def plot(frame: DataFrame, parameters: Day) -> dict[str, Any]:

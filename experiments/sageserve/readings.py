@@ -113,6 +113,25 @@ def by_setting(frame: DataFrame, names: Iterable[str] = (TEXT, RELEASED)) -> dic
     return frames
 
 
+OF_A_SETTING = ("thresholds", "rate_scale", "epsilon", "thresholds_over", "most", "bin_h")
+"""Columns that follow from a setting's name, or are alike in all cases."""
+
+UNSEEN = (
+    *("requests", "unfinished", "on_time", "reclaims_own", "reclaims_others", "donations"),
+    *("ttft_s_p50", "e2e_s_p50", "spot", "role"),
+)
+"""Columns that no picture shows."""
+
+
+def short(frame: DataFrame) -> DataFrame:
+    """Rows as they lie beside a page: without `OF_A_SETTING` and `UNSEEN`, and hours in totals alone."""
+    import pandas as pd
+
+    frame = frame.drop(columns=[*OF_A_SETTING, *UNSEEN], errors="ignore")
+    hours = frame["instance_hours"].mask(frame["kind"] == "series", pd.NA)
+    return frame.assign(instance_hours=hours, kv_use=frame["kv_use"].astype(float).round(3))
+
+
 def worse_percent(frame: DataFrame, policy: str) -> float:
     """By how much the 95 % TTFT or E2E latency of Llama-2 is above reactive's, whichever is more."""
     pair = (policy, "reactive")
