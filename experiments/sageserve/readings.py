@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,10 +39,7 @@ EPSILON = 0.8
 REROUTED = f"released code, epsilon {EPSILON:g}"
 SLIGHTLY_REROUTED = "released code, epsilon 0.9"
 KV = "text, KV of all heads"
-IN_SAMPLE = "10.2 million, released forecast, theta at 30 s"
-PLANNER = ":forecast=in-sample,theta_ttft_s=30"
-"""Of the policies in that setting: the released code forecasts the hour in sample, and section 3.2 has theta
-"at a certain target latency", which our 20 s are as well as 30 s are."""
+THRESHOLDS, LOAD = "released thresholds alone", "released load alone"
 
 ABOUT = {
     TEXT: "text: 70 and 30 %, 10.2 million requests a week",
@@ -49,8 +47,8 @@ ABOUT = {
     REROUTED: f"released code: 50 and 25 %, 7.4 million requests a week; epsilon {EPSILON:g}",
     SLIGHTLY_REROUTED: "released code: 50 and 25 %, 7.4 million requests a week; section 5.1: epsilon 0.9",
     KV: "text; released code: KV of all heads",
-    IN_SAMPLE: "text: 10.2 million requests a week; released code: 50 and 25 %, forecast in sample; "
-    "section 3.2: theta at a target latency, here 30 s",
+    THRESHOLDS: "text: 10.2 million requests a week; released code: 50 and 25 %",
+    LOAD: "text: 70 and 30 %; released code: 7.4 million requests a week",
 }
 """Of a reading: thresholds and load."""
 
@@ -97,19 +95,17 @@ def judged_first(frame: DataFrame) -> dict[str, DataFrame]:
 
 
 def by_setting(frame: DataFrame, names: Iterable[str] = (TEXT, RELEASED)) -> dict[str, DataFrame]:
-    """The rows of each of these settings that was run, policies by their plain names.
+    """The rows of each of these settings that was run.
 
     Where a setting differs in what LT plans alone, reactive was not run again: its rows are `RELEASED`'s.
     """
     there = set(frame["setting"])
     frames = {name: where(frame, setting=name) for name in names if name in there}
     for name, mine in frames.items():
-        mine = mine.assign(policy=mine["policy"].str.removesuffix(PLANNER))
         if name == SLIGHTLY_REROUTED:
             import pandas as pd
 
-            mine = pd.concat([where(frame, setting=RELEASED, policy="reactive"), mine])
-        frames[name] = mine
+            frames[name] = pd.concat([where(frame, setting=RELEASED, policy="reactive"), mine])
     return frames
 
 
@@ -132,21 +128,25 @@ def short(frame: DataFrame) -> DataFrame:
     return frame.assign(instance_hours=hours, kv_use=frame["kv_use"].astype(float).round(3))
 
 
-def worse_percent(frame: DataFrame, policy: str) -> float:
-    """By how much the 95 % TTFT or E2E latency of Llama-2 is above reactive's, whichever is more."""
+def worse_percent(frame: DataFrame, policy: str, llms: Iterable[str] = (LLAMA_2,)) -> float:
+    """By how much the 95 % TTFT or E2E latency of these LLMs is above reactive's, whichever is most."""
     pair = (policy, "reactive")
     return float(
         np.max(
             [
-                more_percent(*(percentile(frame, p, column, LLAMA_2) for p in pair)).mean
-                for column in LATENCIES
+                more_percent(*(percentile(frame, p, column, llm) for p in pair)).mean
+                for column, llm in product(LATENCIES, llms)
             ]
         )
     )
 
 
 def at_equal_service(
-    claims: Iterable[Claim], frame: DataFrame, policies: Iterable[str], allowed: Mapping[str, float]
+    claims: Iterable[Claim],
+    frame: DataFrame,
+    policies: Iterable[str],
+    allowed: Mapping[str, float],
+    llms: Iterable[str] = (LLAMA_2,),
 ) -> list[Claim]:
     """What policies save, a claim each: it counts only if no latency grows by more than is `allowed`.
 
@@ -155,9 +155,10 @@ def at_equal_service(
         frame: rows of one setting.
         policies: of the claims.
         allowed: percent by policy; `NOT_WORSE` where it has none.
+        llms: whose latencies.
     """
-    policies = list(policies)
-    worse_of = {policy: worse_percent(frame, policy) for policy in dict.fromkeys(policies)}
+    policies, llms = list(policies), tuple(llms)
+    worse_of = {policy: worse_percent(frame, policy, llms) for policy in dict.fromkeys(policies)}
     found = []
     for claim, policy in zip(claims, policies, strict=True):
         worse, most = worse_of[policy], allowed.get(policy, NOT_WORSE)
