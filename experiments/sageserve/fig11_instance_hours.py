@@ -370,16 +370,17 @@ def _saved(
 
 def _hours(frames: Mapping[str, DataFrame], others: Mapping[str, DataFrame]) -> Iterator[Claim]:
     slightly = {"lt-i": SLIGHTLY}
-    every_one = {**frames, **others}
-    yield read(
-        every_one,
+
+    def most(name: str, mine: DataFrame) -> Claim:
+        told = best_of(name, _saved(mine, 25.0), setting=f"{SHOWN[LLM]}; {ABOUT.get(name, name)}")
+        return replace(told, unit="% fewer")
+
+    yield in_settings(
         "SageServe saves up to 25 % of GPU-hours",
-        best_of,
-        lambda mine: _saved(mine, 25.0),
+        [most(name, mine) for name, mine in {**frames, **others}.items()],
         paper="up to 25 %, tail latency maintained",
-        setting=SHOWN[LLM],
         how=HOW,
-        reason=nearest(every_one, SAVED, llm=LLM),
+        reason="What is saved at a worse latency does not count.",
     )
     yield read(
         frames,
