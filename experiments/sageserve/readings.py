@@ -25,7 +25,7 @@ from experiments.sageserve.days import (
     percentile,
     saved_percent,
 )
-from experiments.sageserve.setting import RAISED
+from experiments.sageserve.setting import RAISED, SHOWN
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -172,6 +172,22 @@ def at_equal_service(
                 verdict=Verdict.NOT,
                 reason=f"what is saved at a latency more than {most:g} % worse does not count",
             )
+        found.append(claim)
+    return found
+
+
+SLO_TTFT_S = 60.0
+"""Of the 95th percentile: the looser end of "from a second to a minute" (section 3.3)."""
+
+
+def within_slo(claims: Iterable[Claim], frame: DataFrame, policies: Iterable[str]) -> list[Claim]:
+    """As `at_equal_service`: what is saved counts only if every LLM's 95 % TTFT is within `SLO_TTFT_S`."""
+    found = []
+    for claim, policy in zip(claims, policies, strict=True):
+        ttft_s = max(float(percentile(frame, policy, "ttft_s_p95", llm).mean()) for llm in SHOWN)
+        if ttft_s > SLO_TTFT_S:
+            reason = "what is saved with a 95 % TTFT over a minute does not count"
+            claim = replace(claim, verdict=Verdict.NOT, reason=reason)
         found.append(claim)
     return found
 
