@@ -40,6 +40,10 @@ REROUTED = f"released code, epsilon {EPSILON:g}"
 SLIGHTLY_REROUTED = "released code, epsilon 0.9"
 KV = "text, KV of all heads"
 THRESHOLDS, LOAD = "released thresholds alone", "released load alone"
+ROOMY = "released thresholds, room for more VMs"
+MORE_ROOM = 40
+"""Instances that an endpoint may have where it takes VMs of other LLMs, beyond 20 of its own (ours)."""
+
 
 ABOUT = {
     TEXT: "text: 70 and 30 %, 10.2 million requests a week",
@@ -48,6 +52,8 @@ ABOUT = {
     SLIGHTLY_REROUTED: "released code: 50 and 25 %, 7.4 million requests a week; section 5.1: epsilon 0.9",
     KV: "text; released code: KV of all heads",
     THRESHOLDS: "text: 10.2 million requests a week; released code: 50 and 25 %",
+    ROOMY: "text: 10.2 million requests a week, VMs of other LLMs too (section 7.2, Figure 15); released "
+    "code: 50 and 25 %",
     LOAD: "text: 70 and 30 %; released code: 7.4 million requests a week",
 }
 """Of a reading: thresholds and load."""
