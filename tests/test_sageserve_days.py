@@ -230,7 +230,7 @@ def test_the_week_has_the_codes_thresholds_with_the_texts_requests_too():
         "released code": 4,
         readings.THRESHOLDS: 3,
         readings.ROOMY: 2,
-        readings.IN_SAMPLE: 1,
+        **dict.fromkeys(readings.IN_SAMPLE, 1),
     }
     for name in (readings.THRESHOLDS, readings.ROOMY):
         assert {(c["thresholds"], c["rate_scale"]) for c in of[name]} == {("released", 1.0)}
