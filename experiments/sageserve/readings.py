@@ -42,9 +42,11 @@ KV = "text, KV of all heads"
 THRESHOLDS, LOAD = "released thresholds alone", "released load alone"
 ROOMY = "released thresholds, room for more VMs"
 IN_SAMPLE = {f"the same, released forecast, theta at {ttft_s} s": ttft_s for ttft_s in (25, 30)}
-"""The released code forecasts an hour in sample, from what will have come; section 3.2 has theta "at a
-certain target latency", here these. At 25 and 30 s it is near the released code's 3,758 tokens/s for Llama-2; in all
-other settings it is at 20 s."""
+"""The released code forecasts an hour in sample, from what will have come.
+
+Section 3.2 has theta "at a certain target latency", here these. At 25 and 30 s it is near the 3,758 tokens/s
+of Llama-2 in the released code; in all other settings it is at 20 s.
+"""
 
 _IN_SAMPLE = ":forecast=in-sample"
 
