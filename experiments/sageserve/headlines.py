@@ -50,8 +50,8 @@ HEADLINES = (
         "It saves $2 million a month",
         WEEK,
         "SageServe saves $2 million a month",
-        why="$0.90 million with the text's requests and VMs of other LLMs. $2 million would be 40 % of all "
-        "hours that reactive uses there.",
+        why="$1.1 million with the text's requests, VMs of other LLMs and the released forecast. $2 million "
+        "would be 40 % of all hours that reactive uses there.",
     ),
 )
 
@@ -73,7 +73,8 @@ LEARNT = (
     "Silos of two instances each against two unified ones make 48 instance-hours a day per LLM. The unified "
     "pool saves them for both small LLMs, for which the paper calls 2 + 2 and 2 the same.",
     "An LLM that may take VMs of others, as in Figure 15, lets reactive order more and LT save more: 18 % of "
-    "the week's hours with the text's requests, instead of 16 %. The released forecast sees its own hour.",
+    "the week's hours with the text's requests, instead of 16 %. With the released forecast, "
+    "which sees the hour that it forecasts, it is 22 %, while the 95 % TTFT of every LLM stays in the minute.",
     "ARIMA errs by 11.6 % of an hour's peak, hardly less than the last value (12.5 %): with three seeds the "
     "difference may be chance.",
     "LT-UA does what LT-U does on normal days: 0.35 % of Llama-2's weekday hours end at 5 times or half "
