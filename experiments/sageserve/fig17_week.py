@@ -51,6 +51,7 @@ from experiments.sageserve.readings import (
     ABOUT,
     IN_SAMPLE,
     MORE_ROOM,
+    RELEASED,
     ROOMY,
     TEXT,
     THRESHOLDS,
@@ -139,6 +140,7 @@ def excerpt(frame: DataFrame, parameters: Week) -> DataFrame:
         (frame["kind"] == "latency") & (frame["llm"] == LLAMA_2) & (frame["region"] == EVERYWHERE)
     )
     drawn &= (frame["seed"] == frame["seed"].min()) & (frame["slo_class"] == "interactive")
+    drawn &= frame["setting"].isin((TEXT, RELEASED))
     return frame[(frame["kind"] == "total") | drawn]
 
 
