@@ -61,6 +61,7 @@ from experiments.sageserve.readings import (
     judged_first,
     read,
     setting,
+    short,
     text_and_released,
     within_slo,
 )
@@ -141,7 +142,7 @@ def excerpt(frame: DataFrame, parameters: Week) -> DataFrame:
     )
     drawn &= (frame["seed"] == frame["seed"].min()) & (frame["slo_class"] == "interactive")
     drawn &= frame["setting"].isin((TEXT, RELEASED))
-    return frame[(frame["kind"] == "total") | drawn]
+    return short(frame[(frame["kind"] == "total") | drawn])
 
 
 def plot(frame: DataFrame, parameters: Week) -> Any:

@@ -155,7 +155,9 @@ def short(frame: DataFrame) -> DataFrame:
 
     frame = frame.drop(columns=[*OF_A_SETTING, *UNSEEN], errors="ignore")
     hours = frame["instance_hours"].mask(frame["kind"] == "series", pd.NA)
-    return frame.assign(instance_hours=hours, kv_use=frame["kv_use"].astype(float).round(3))
+    if "kv_use" in frame:
+        frame = frame.assign(kv_use=frame["kv_use"].astype(float).round(3))
+    return frame.assign(instance_hours=hours)
 
 
 def worse_percent(frame: DataFrame, policy: str, llms: Iterable[str] = (LLAMA_2,)) -> float:
