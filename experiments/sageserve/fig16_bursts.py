@@ -51,7 +51,7 @@ from experiments.sageserve.setting import SHOWN, parts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from pandas import DataFrame, Series
+    from pandas import DataFrame
 
 FIGURE = "Figure 16"
 SERIES = ("series",)
@@ -129,7 +129,7 @@ def excerpt(frame: DataFrame, parameters: Bursts) -> DataFrame:
     return short(frame[(frame["kind"] == "total") | _drawn(frame, parameters)])
 
 
-def _drawn(frame: DataFrame, parameters: Bursts) -> Series[bool]:
+def _drawn(frame: DataFrame, parameters: Bursts) -> Any:
     """Rows of the picture: of intervals those in the hour after a burst begins, and every fifth."""
     first = (frame["seed"] == frame["seed"].min()) & (frame["setting"] == TEXT)
     there = first & (frame["llm"] == LLAMA_2) & (frame["region"] == REGION)
