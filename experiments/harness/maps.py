@@ -68,11 +68,17 @@ def _panel(axes: Any, name: str, claim: Claim) -> None:
         axes.axvspan(*ends, color=COLOURS[Verdict.REPRODUCED], alpha=0.1, lw=0)
     names = [f"{part.sentence}{' (ours)' if part.question else ''}" for part in claim.parts]
     axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.5, -0.8)
+    axes.set_ylim(len(names) - 0.5, -1.0)
     axes.set_xlim(low, high)
-    axes.set_title(textwrap.fill(f"{name}: {claim.paper}", 110), fontsize=10, loc="left")
-    axes.set_xlabel(claim.parts[0].unit)
+    axes.set_title(textwrap.fill(f"{name}: {claim.paper}", 95), fontsize=10, loc="left")
+    axes.set_xlabel(claim.unit.removesuffix(f" ({_shown(claim)})"))
     axes.grid(alpha=0.3, axis="x")
+
+
+def _shown(claim: Claim) -> str:
+    """The setting whose number the claim has."""
+    same = (part.sentence for part in claim.parts if part.ours == claim.ours and not part.question)
+    return next(same, "")
 
 
 def _ends(claim: Claim) -> tuple[float, float]:

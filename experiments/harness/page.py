@@ -209,22 +209,20 @@ def _section(entry: Entry, result: Result, wrong: str, rows: str) -> list[str]:
     for name in result.tables:
         lines += ["", f"*{title_of(name, entry.name)}*"] if len(result.tables) > 1 else []
         lines += ["", *table_lines(*read_table(result.folder / name))]
-    lines += ["", " ".join(entry.text.partition("\n\n")[0].split())]
-    counted = [claim for claim in result.claims if not claim.question]
-    if counted:
+    module = f"../../{entry.path.relative_to(ROOT).as_posix()}"
+    told = [
+        *entry.text.partition("\n\n")[0].split(),
+        f"`{result.command}`: {result.runs} runs, {result.wall_s:,.0f} s of one core; [setting]({module}),",
+        f"[parameters]({entry.paper}/parameters.csv), {rows}.",
+    ]
+    if result.repeated:
+        told.append(f"{result.repeated} of the runs, done again later, gave the same.")
+    if wrong:
+        told.append(f"**This result was {wrong}.**")
+    lines += ["", " ".join(told)]
+    if counted := [claim for claim in result.claims if not claim.question]:
         lines += ["", "| | claim | paper | ours | verdict | |", "|---|---|---|---|---|---|"]
         lines += [_row(_mark(claim), claim) for claim in counted]
-    module = f"../../{entry.path.relative_to(ROOT).as_posix()}"
-    lines += [
-        "",
-        f"`{result.command}`: {result.runs} runs, {result.wall_s:,.0f} s of one core; "
-        f"[setting]({module}), [parameters]({entry.paper}/parameters.csv), {rows}."
-        + (
-            f" {result.repeated} of the runs, done again later, gave the same."
-            * bool(result.repeated)
-        )
-        + (f" **This result was {wrong}.**" if wrong else ""),
-    ]
     return lines
 
 
