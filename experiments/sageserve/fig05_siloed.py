@@ -52,6 +52,7 @@ from experiments.sageserve.readings import (
     TEXT,
     judged_first,
     read,
+    short,
     text_and_released,
 )
 from experiments.sageserve.setting import SHOWN, parts
@@ -108,10 +109,12 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def excerpt(frame: DataFrame, parameters: Siloed) -> DataFrame:
-    """All but the series of other seeds and regions than are drawn."""
+    """Totals and latencies of interactive requests, and what is drawn: series of a seed, of two regions."""
     drawn = (frame["seed"] == frame["seed"].min()) & (frame["setting"] == TEXT)
-    drawn &= frame["region"].isin((COUNTED, SEEN))
-    return frame[(frame["kind"] != "series") | drawn]
+    series = drawn & (frame["kind"] == "series") & frame["region"].isin((COUNTED, SEEN))
+    latency = (frame["kind"] == "latency") & (frame["slo_class"] == "interactive")
+    latency &= frame["region"] == EVERYWHERE
+    return short(frame[series | latency | (frame["kind"] == "total")])
 
 
 def plot(frame: DataFrame, parameters: Siloed) -> dict[str, Any]:

@@ -3,11 +3,12 @@
 Llama-2-70B on a peak day, with the other three LLMs beside it: reactive, LT-I, LT-U and LT-UA on the same
 requests, all from 8 instances per LLM and region. Pictures are of the text's setting (thresholds of 70 and
 30 %, over 10 million requests a week), but for the map of settings, up to those of the released code (50 and
-25 %, 7.4 million). Sentences are judged in the released code's setting.
+25 %, 7.4 million). Levels of service and use of the hardware are judged in all settings of the map, other
+sentences in the released code's.
 
 The released code's numbers are run together and each alone, and together with an epsilon below 1, which
-section 5.1 leaves open: a variant of ours, which only the map shows. Hours that are saved at a latency worse
-by more than the paper's sentence allows do not count.
+section 5.1 allows without a number. What is gained at a latency worse by more than the paper's sentence
+allows does not count.
 
 Figures 11 and 12 have billed instance-hours, Figure 13 95th percentiles of interactive requests by clients'
 region, Figure 14 effective memory utilisation, Figure 15 hours of VMs that were paid for and did not serve
@@ -24,6 +25,7 @@ are hours times a price, $98.32 in the paper.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,6 +45,7 @@ from experiments.harness.claims import (
     less,
     more,
 )
+from experiments.harness.claims import settings as in_settings
 from experiments.harness.figure import SEEDS, Grid, claimed, dress, paper_stars, places, where
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
@@ -66,11 +69,16 @@ from experiments.sageserve.days import (
 )
 from experiments.sageserve.days import LLAMA_2 as LLM
 from experiments.sageserve.readings import (
+    ABOUT,
     EPSILON,
+    KV,
+    LOAD,
     NOT_WORSE,
     RELEASED,
     REROUTED,
+    SLIGHTLY_REROUTED,
     TEXT,
+    THRESHOLDS,
     as_released,
     at_equal_service,
     by_setting,
@@ -78,6 +86,7 @@ from experiments.sageserve.readings import (
     nearest,
     read,
     setting,
+    short,
     worse_percent,
 )
 from experiments.sageserve.setting import RAISED, SHOWN, parts
@@ -98,13 +107,16 @@ OWN_VMS = 20
 SLIGHTLY = 25.0
 """Percent by which LT-I, which "slightly harms" latencies, may make them worse (ours)."""
 
-THRESHOLDS, LOAD = "released thresholds alone", "released load alone"
-KV, ROOM = "text, KV of all heads", "text, more room"
-MAP = (TEXT, THRESHOLDS, LOAD, RELEASED, REROUTED, KV)
+ROOM = "text, more room"
+MAP = (TEXT, THRESHOLDS, LOAD, RELEASED, SLIGHTLY_REROUTED, REROUTED, KV)
 """Settings in which hours are compared, from the text's to those of the released code."""
 
-SLOS_TTFT_S = (60.0, 1.0)
-"""Both ends of section 3.3, "from a second to a minute", for the 95th percentile."""
+SLOS = {
+    "a second": (1.0, "section 3.3: the tighter end"),
+    "10 s": (10.0, "released code"),
+    "a minute": (60.0, "section 3.3: the looser end; Table 1 has 34.5 s"),
+}
+"""Limits of the 95 % TTFT, and where each stands; section 3.3: "ranges from a second to a minute"."""
 
 
 class Day(Parameters):
@@ -137,6 +149,7 @@ def settings(parameters: Day, case: Mapping[str, Any]) -> list[dict[str, Any]]:
         setting(LOAD, rate, load=1 / RAISED, **usual),
         as_released(RELEASED, rate, **usual),
         as_released(REROUTED, rate, **usual) | {"epsilon": EPSILON},
+        as_released(SLIGHTLY_REROUTED, rate, **usual) | {"epsilon": 0.9},
         setting(KV, rate, **usual) | {"thresholds_over": parameters.thresholds_over},
         setting(ROOM, rate, **usual) | {"most": parameters.more_room},
     ]
@@ -148,7 +161,9 @@ cases = Grid(
         "bin_h": lambda parameters, case: (parameters.hours,),
         "setting": settings,
         "seed": SEEDS,
-        "policy": POLICIES,
+        "policy": lambda parameters, case: (
+            POLICIES[1:] if case["setting"] == SLIGHTLY_REROUTED else POLICIES
+        ),
     },
     keep=("from_h", "hours", "history_h", "interval_s"),
     first=("from_h", "hours", "history_h", "interval_s", "setting", "bursts", "bin_h", "policy"),
@@ -161,13 +176,13 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def excerpt(frame: DataFrame, parameters: Day) -> DataFrame:
-    """Totals of all runs; latencies of interactive requests, and of the first seed series, of one LLM."""
+    """What is drawn: latencies of interactive requests and hours of one LLM; in two settings of all LLMs."""
     one = frame["llm"] == LLM
     latency = (frame["kind"] == "latency") & one & (frame["slo_class"] == "interactive")
-    drawn = (frame["kind"] == "series") & one & (frame["seed"] == frame["seed"].min())
-    columns = ["requests", "unfinished", "on_time", "reclaims_own", "reclaims_others", "donations"]
-    few = frame[(frame["kind"] == "total") | latency | (drawn & (frame["setting"] == TEXT))]
-    return few.drop(columns=[name for name in columns if name in few])
+    total = (frame["kind"] == "total") & (one | frame["setting"].isin((TEXT, ROOM)))
+    series = (frame["kind"] == "series") & one & (frame["setting"] == TEXT)
+    series &= frame["seed"] == frame["seed"].min()
+    return short(frame[total | latency | series])
 
 
 def plot(frame: DataFrame, parameters: Day) -> dict[str, Any]:
@@ -335,6 +350,8 @@ def claims(frame: DataFrame, parameters: Day) -> Iterator[Claim]:
     yield from _hours(frames, others)
     yield _dollars(frames, parameters)
     yield from _latencies(frames)
+    yield _slos({**frames, **others})
+    yield _utilised({**frames, **others})
     yield from _memory(frames)
     yield from _waste(frames)
     roomy = by_setting(frame, (ROOM,))
@@ -353,16 +370,17 @@ def _saved(
 
 def _hours(frames: Mapping[str, DataFrame], others: Mapping[str, DataFrame]) -> Iterator[Claim]:
     slightly = {"lt-i": SLIGHTLY}
-    every_one = {**frames, **others}
-    yield read(
-        every_one,
+
+    def most(name: str, mine: DataFrame) -> Claim:
+        told = best_of(name, _saved(mine, 25.0), setting=f"{SHOWN[LLM]}; {ABOUT.get(name, name)}")
+        return replace(told, unit="% fewer")
+
+    yield in_settings(
         "SageServe saves up to 25 % of GPU-hours",
-        best_of,
-        lambda mine: _saved(mine, 25.0),
+        [most(name, mine) for name, mine in {**frames, **others}.items()],
         paper="up to 25 %, tail latency maintained",
-        setting=SHOWN[LLM],
         how=HOW,
-        reason=nearest(every_one, SAVED, llm=LLM),
+        reason="What is saved at a worse latency does not count.",
     )
     yield read(
         frames,
@@ -471,77 +489,117 @@ def _latencies(frames: Mapping[str, DataFrame]) -> Iterator[Claim]:
         reason="LT-I has the instances of the hour's peak from the start of the hour, where reactive waits "
         "for its threshold and then for VMs.",
     )
-    yield read(
-        frames,
+
+
+def _slos(frames: Mapping[str, DataFrame]) -> Claim:
+    """All levels of service at each limit of TTFT that the paper or its code has."""
+    in_code = [
+        _levels(f"{limit}, released code", frames[RELEASED], slo_s, f"{source}; {ABOUT[RELEASED]}")
+        for limit, (slo_s, source) in SLOS.items()
+    ]
+    slo_s, source = SLOS["a minute"]
+    others = [
+        _levels(f"a minute, {name}", mine, slo_s, f"{source}; {ABOUT.get(name, name)}")
+        for name, mine in frames.items()
+        if name != RELEASED
+    ]
+    return in_settings(
         "SageServe satisfies all SLOs",
-        every,
-        _slos,
+        [*in_code, *others],
         paper="all; 95 % TTFT within a second to a minute, others within 24 h (section 3.3)",
-        setting="LT-I, LT-U and LT-UA",
-        how="LT holds instances for the forecast peak",
-        reason="An instance of Llama-2 serves some 120 requests at once in 70 % of its memory; those that "
-        "arrive at a full instance wait there.",
+        how="LT holds instances for the forecast peak, so that few requests queue; reactive's Llama-2 breaks "
+        "the minute. A second is not met even in the paper's Table 1.",
+        reason="Instances of the large LLMs fill up, and requests that arrive at a full one wait there.",
     )
 
 
-def _slos(frame: DataFrame) -> list[Claim]:
-    """Both ends of the range of TTFT for interactive requests, and the deadline of the others."""
-    found = [
-        at_most(
-            f"{NAMES[policy]}, {name}, TTFT within {slo_s:g} s",
-            slo_s,
-            mean_interval(percentile(frame, policy, "ttft_s_p95", llm)),
-            nothing=None,
-            unit="s",
-        )
-        for slo_s, policy, (llm, name) in product(SLOS_TTFT_S, SAVED, SHOWN.items())
-    ]
+def _levels(name: str, frame: DataFrame, slo_s: float, source: str) -> Claim:
+    """The TTFT of interactive requests of each LLM and strategy, the longest first; others' deadline."""
+    ttft = {
+        f"{NAMES[policy]}, {shown}": mean_interval(percentile(frame, policy, "ttft_s_p95", llm))
+        for policy, (llm, shown) in product(SAVED, SHOWN.items())
+    }
+    ttft = dict(sorted(ttft.items(), key=lambda item: -item[1].mean))
+    found = parts(at_most, slo_s, ttft, nothing=None, unit="s")
     if "unfinished" in frame:
         rows = chosen(frame, "latency", slo_class="non-interactive", region=EVERYWHERE)
         for policy in SAVED:
             mine = where(rows, policy=policy).groupby("seed")[["requests", "unfinished"]].sum()
+            answered = 100 * (1 - (mine["unfinished"] / mine["requests"]).astype(float))
+            # Who waits at midnight is younger than 24 h, so that this asks for more than the deadline.
+            unit = "% answered by the end of the day, before any deadline"
             found.append(
                 at_least(
                     f"{NAMES[policy]}, non-interactive",
-                    99.9,
-                    mean_interval(
-                        100 * (1 - (mine["unfinished"] / mine["requests"]).astype(float))
-                    ),
+                    95,
+                    mean_interval(answered),
                     nothing=None,
-                    unit="% answered by the end of the day, before any deadline",
+                    unit=unit,
                 )
             )
-    return found
+    return replace(every(name, found, setting=source), unit="s")
+
+
+def _against(frame: DataFrame, other: str, *policies: str) -> dict[str, Interval]:
+    """By how much the memory in use of Llama-2's instances that serve is above another policy's."""
+    mean = {
+        policy: sum(utilisation(frame, policy, LLM, region).mean() for region in PLACES) / 3
+        for policy in (other, *policies)
+    }
+    return {NAMES[policy]: more_percent(mean[policy], mean[other]) for policy in policies}
+
+
+def _of_acquired(frame: DataFrame) -> dict[str, Interval]:
+    """By how much more of the memory of all VMs that are paid for is in use than reactive's."""
+    of = {}
+    for policy in POLICIES:
+        mine = chosen(frame, "series", policy=policy)
+        used = mine["kv_use"].astype(float) * mine["active"].astype(float)
+        of[policy] = used.groupby(mine["seed"]).sum() / by_seed(frame, policy)
+    return {NAMES[policy]: more_percent(of[policy], of["reactive"]) for policy in SAVED}
+
+
+UTILISED = {
+    "VMs that serve, Llama-2": (
+        lambda frame: _against(frame, "reactive", *SAVED),
+        "effective memory utilisation (Figure 14)",
+    ),
+    "VMs paid for, all LLMs": (_of_acquired, '"utilization of acquired hardware" (section 7.3.3)'),
+}
+"""What the hardware may be whose memory is in use: how it is measured, and where it stands."""
+
+
+def _utilised(frames: Mapping[str, DataFrame]) -> Claim:
+    def judged(name: str, mine: DataFrame, which: str) -> Claim:
+        measure, source = UTILISED[which]
+        told = parts(more, 0, measure(mine), unit="% more")
+        told = at_equal_service(told, mine, SAVED, {"lt-i": SLIGHTLY}, SHOWN)
+        about = f"{source}; {ABOUT.get(name, name)}"
+        return replace(every(f"{which}; {name}", told, setting=about), unit="% more")
+
+    return in_settings(
+        "SageServe improves hardware utilisation",
+        [judged(name, mine, which) for name, mine in frames.items() for which in UTILISED],
+        paper="improving",
+        how="Reactive orders and returns VMs all day and pays for them until they serve; LT changes its "
+        "target once an hour. Instances that serve are no fuller than reactive's.",
+        reason="Reactive fills its instances up to its threshold by its rule; LT plans for the hour's peak "
+        "and has room left over.",
+    )
 
 
 def _memory(frames: Mapping[str, DataFrame]) -> Iterator[Claim]:
-    def against(frame: DataFrame, other: str, *policies: str) -> dict[str, Interval]:
-        mean = {
-            policy: sum(utilisation(frame, policy, LLM, region).mean() for region in PLACES) / 3
-            for policy in (other, *policies)
-        }
-        return {NAMES[policy]: more_percent(mean[policy], mean[other]) for policy in policies}
-
     words: Any = {
         "setting": f"{SHOWN[LLM]}, mean over day and regions",
         "reason": "Reactive fills its instances up to its threshold by its rule; LT plans for the hour's "
         "peak and has room left over.",
     }
-    yield read(
-        frames,
-        "SageServe improves hardware utilisation",
-        every,
-        lambda mine: parts(more, 0, against(mine, "reactive", *SAVED), unit="% more"),
-        paper="improving",
-        how="effective memory utilisation, against reactive",
-        **words,
-    )
 
     def resolved(mine: DataFrame) -> list[Claim]:
-        below = against(mine, "lt-i", *STABLE)
+        below = _against(mine, "lt-i", *STABLE)
         below = {f"{name} against LT-I": found for name, found in below.items()}
         return [
-            *parts(more, 0, against(mine, "reactive", "lt-i"), unit="% more"),
+            *parts(more, 0, _against(mine, "reactive", "lt-i"), unit="% more"),
             *parts(less, 0, below, unit="% more"),
         ]
 

@@ -44,6 +44,7 @@ from experiments.sageserve.readings import (
     TEXT,
     judged_first,
     read,
+    short,
     text_and_released,
 )
 from experiments.sageserve.setting import SHOWN, parts
@@ -125,18 +126,25 @@ def recovery_min(
 
 def excerpt(frame: DataFrame, parameters: Bursts) -> DataFrame:
     """Totals of all runs, and what is drawn: the first seed, interactive requests."""
+    return short(frame[(frame["kind"] == "total") | _drawn(frame, parameters)])
+
+
+def _drawn(frame: DataFrame, parameters: Bursts) -> Any:
+    """Rows of the picture: of intervals those in the hour after a burst begins, and every fifth."""
     first = (frame["seed"] == frame["seed"].min()) & (frame["setting"] == TEXT)
+    there = first & (frame["llm"] == LLAMA_2) & (frame["region"] == REGION)
     latency = (frame["kind"] == "latency") & (frame["slo_class"] == "interactive")
-    there = (frame["llm"] == LLAMA_2) & (frame["region"] == REGION)
-    return frame[
-        (frame["kind"] == "total") | (first & there & (latency | (frame["kind"] == "series")))
-    ]
+    hour = frame["hour"].astype(float)
+    near = hour.to_numpy()[:, None] - np.array(parameters.bursts_h)
+    close = ((near > -0.1) & (near < 1)).any(axis=1)
+    fifth = (hour * 3600 / parameters.interval_s).round() % 5 == 0
+    return there & (latency | ((frame["kind"] == "series") & (close | fifth)))
 
 
 def plot(frame: DataFrame, parameters: Bursts) -> Any:
     """Memory in use, instances and 95 % TTFT over the day as the text has it (first seed); bursts shaded."""
     seed = parameters.seed_list()[0]
-    frame = where(frame, setting=TEXT)
+    frame = frame[_drawn(frame, parameters)]
     figure = new_figure(10, 8)
     panels = figure.subplots(3, 1, sharex=True)
     for policy in POLICIES:
