@@ -30,6 +30,7 @@ from functools import partial
 from pathlib import Path
 
 from experiments.harness.catalogue import PAPERS, Entry, entries, load
+from experiments.harness.claims import Claim
 from experiments.harness.fingerprint import fingerprint
 from experiments.harness.maps import maps
 from experiments.harness.page import (
@@ -122,18 +123,32 @@ def _beside_page(entry: Entry, kept: Result) -> tuple[Result, str]:
     if not fault and kept.run_code != fingerprint(entry.module, "run"):
         fault = "made by other code than is here now"
     code = fingerprint(entry.module, "claims")
-    if kept.claims_code == code:
+    if kept.claims and kept.claims_code == code:
         return kept, fault
-    experiment = load(entry)
-    source = kept.folder / f"{entry.name}.csv"
-    if not source.is_file() or experiment.series or experiment.excerpt:
-        return kept, fault or "judged by other code than is here now"
-    parameters = experiment.parameters["paper"]
-    try:
-        claims = tuple(experiment.claims(read_rows(source, parameters), parameters))
-    except (KeyError, ValueError, IndexError):
+    claims = _judged(entry, kept.folder / f"{entry.name}.csv")
+    if claims is None:
         return kept, fault or "judged by other code than is here now"
     return replace(kept, claims=claims, claims_code=code), fault
+
+
+def _judged(entry: Entry, source: Path) -> tuple[Claim, ...] | None:
+    """The claims of an experiment from the rows beside the page, if all of them lie there."""
+    experiment = load(entry)
+    if not source.is_file() or experiment.series or experiment.excerpt:
+        return None
+    parameters = experiment.parameters["paper"]
+    try:
+        return tuple(experiment.claims(read_rows(source, parameters), parameters))
+    except (KeyError, ValueError, IndexError):
+        return None
+
+
+def _without_claims(entry: Entry, result: Result, source: Path) -> Result:
+    """A result as it is written down: without claims, if the rows beside the page say the same."""
+    again = _judged(entry, source)
+    told = [(claim.sentence, claim.verdict) for claim in result.claims]
+    same = again is not None and told == [(claim.sentence, claim.verdict) for claim in again]
+    return replace(result, claims=()) if same else result
 
 
 def write_page(
@@ -183,7 +198,8 @@ def write_page(
         made = partial(write_table, rows=table, shown=number_or_text)
         replace_file(pictures / f"{name}.csv", made)
     if scale == "paper":
-        write_records(pictures, [result for _, result in found])
+        kept = [_without_claims(e, result, pictures / f"{e.name}.csv") for e, result in found]
+        write_records(pictures, kept)
     replace_file(out / f"{paper}.html", lambda part: _write(part, page))
     return replace_file(out / f"{paper}.md", lambda part: _write(part, text))
 

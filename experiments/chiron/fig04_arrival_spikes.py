@@ -55,7 +55,7 @@ class Spikes(Parameters):
         tuple[Annotated[int, Field(ge=1, le=600)], ...],
         ours("both ends of the paper's 15 s to a minute (2.3), and one between", min_length=1),
     ] = (15, 30, 60)
-    step_s: Annotated[int, ours("a pair of intervals begins every so often", ge=1)] = 5
+    step_s: Annotated[int, ours("a pair of intervals begins every so often", ge=1)] = 10
     least_before: Annotated[int, ours("an empty interval counts as one request", ge=0)] = 1
 
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, TypedDict, Unpack
 
@@ -78,13 +78,21 @@ class Claim:
     mapped: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for a JSON file, which has no such numbers: NaN as None, infinity as "inf"."""
-        plain = dict(vars(self))
+        """Plain values, for a JSON file, which has no such numbers: NaN as None, infinity as "inf".
+
+        What is as it is by default is left out.
+        """
+        plain = {
+            each.name: getattr(self, each.name)
+            for each in fields(self)
+            if getattr(self, each.name) != each.default
+        }
         plain["ours"] = {
             k: None if math.isnan(v) else str(v) if math.isinf(v) else v
             for k, v in asdict(self.ours).items()
         }
-        plain["parts"] = [part.as_dict() for part in self.parts]
+        if self.parts:
+            plain["parts"] = [part.as_dict() for part in self.parts]
         return plain
 
     @classmethod

@@ -70,7 +70,7 @@ def _panel(axes: Any, name: str, claim: Claim) -> None:
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -1.0)
     axes.set_xlim(low, high)
-    axes.set_title(textwrap.fill(f"{name}: {claim.paper}", 95), fontsize=10, loc="left")
+    axes.set_title(textwrap.fill(f"{name}: {claim.paper}", 72), fontsize=10, loc="left")
     axes.set_xlabel(claim.unit.removesuffix(f" ({_shown(claim)})"))
     axes.grid(alpha=0.3, axis="x")
 

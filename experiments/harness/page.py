@@ -254,15 +254,21 @@ def claims_table(results: Sequence[tuple[Entry, Result]]) -> list[dict[str, Any]
             "high": one.ours.high,
             "unit": one.unit,
             "verdict": one.verdict.value,
-            "setting": one.setting,
-            "how": one.how,
-            "reason": one.reason,
-            "note": one.note,
+            **{
+                name: _unless_said(claim, one, name)
+                for name in ("setting", "how", "reason", "note")
+            },
         }
         for entry, result in results
         for claim in result.claims
         for part, one in _parts("", claim)
     ]
+
+
+def _unless_said(claim: Claim, part: Claim, name: str) -> str:
+    """A text of a part, if its claim does not say the same."""
+    text: str = getattr(part, name)
+    return "" if part is not claim and text == getattr(claim, name) else text
 
 
 def _parts(name: str, claim: Claim) -> Iterator[tuple[str, Claim]]:

@@ -44,7 +44,7 @@ SAME_PX = 1.5
 """Lines coincide where they are no further apart than this."""
 SAME_SHARE = 0.25
 """And are drawn apart if they coincide over this share of their points."""
-COLOURS = 128
+COLOURS = 32
 """Of the palette of a file."""
 MARKERS = "os^DvPX*<>hp"
 

@@ -319,7 +319,8 @@ def read_result(folder: Path) -> Result | None:
 
 def write_records(folder: Path, results: Sequence[Result]) -> Path:
     """Keep what the rows beside a page do not say of these results, in the page's folder."""
-    text = json.dumps({result.name: result.as_dict() for result in results}, indent=0)
+    lines = (f"{json.dumps(result.name)}: {json.dumps(result.as_dict())}" for result in results)
+    text = "{\n" + ",\n".join(lines) + "\n}"
     return replace_file(
         folder / RECORDS, lambda part: part.write_text(f"{text}\n", encoding="utf-8")
     )
