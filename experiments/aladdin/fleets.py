@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -26,6 +27,13 @@ WIDE, WIDE_GPUS = "machine-wide", 4
 MIDDLE = "aladdin:theta=0.7"
 LENGTHS = {"sharegpt-single-turn": "first turns", "sharegpt": "conversations"}
 PREDICTORS = {"conditional_mean": "", "oracle": ", true lengths"}
+TEXT = {
+    "sharegpt-single-turn": "section 6.1, prompts from users",
+    "sharegpt": "section 6.3, conversation content",
+    "conditional_mean": "section 2.3",
+    "oracle": "section 6.1, outputs are the predicted ones",
+}
+"""Where the paper allows lengths and predictors; of strictness section 4.2 says 0 < theta < 1."""
 STYLES = {
     "aladdin": ("Aladdin", "C0", "o", "-"),
     "aladdin:gamma=1+theta=0.5": ("Aladdin, gamma = 1, theta = 0.5", "C0", "v", "--"),
@@ -337,7 +345,9 @@ def _deciding(
                     if policy not in set(mine["policy"]):
                         continue
                     part = f"{LENGTHS[lengths]}{PREDICTORS[predictor]}, {words}"
-                    yield _saving(mine, llm, target, policy, other, percent, part)
+                    found = _saving(mine, llm, target, policy, other, percent, part)
+                    told = f"{TEXT[lengths]}; {TEXT[predictor]}; {name(llm)}, {found.setting}"
+                    yield replace(found, setting=told)
 
 
 def _saving(

@@ -83,7 +83,7 @@ class Rebalancing(Parameters):
 
 PARAMETERS = {
     "quick": Rebalancing(seeds=2, loads=(1.0,), arrivals_s=60.0, predictors=("noisy",)),
-    "paper": Rebalancing(seeds=3),
+    "paper": Rebalancing(seeds=5),
 }
 
 
