@@ -113,10 +113,11 @@ def test_points_on_a_line_are_reproduced(monkeypatch):
     found = list(judged(fig06, frame, parameters).values())
     assert verdicts(found) == ["reproduced"] * 4
     assert all(claim.ours.mean < 1e-6 for claim in found)
-    assert [len(claim.parts) for claim in found] == [8, 8, 6, 6]
+    assert [len(claim.parts) for claim in found] == [8, 6, 6, 6]
     assert verdicts(found[0].parts).count("not measured") == 2  # V100
     # What is shorter takes no part, and is predicted all the same.
-    assert frame.loc[~frame["used"], "total"].max() < parameters.least_tokens
+    short, most = frame.loc[~frame["used"]], parameters.least_tokens
+    assert (short.groupby("least_tokens")["total"].max() < list(most)).all()
     assert frame["error"].abs().max() < 1e-9
 
 

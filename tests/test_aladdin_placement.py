@@ -154,3 +154,11 @@ def test_shortest_queue_and_the_smallest_peak():
             place(requests, [])
     with pytest.raises(ValueError, match="too many"):
         smallest_peak([Request(1, 1)] * 30, [(), ()], rules())
+
+
+def test_nothing_joins_a_worker_while_it_prefills():
+    """(d): an ongoing request without a token yet has saved T_dec * 0 - 0, and new ones share a batch."""
+    limits = rules()
+    assert limits.broken((Request(10, 5), Request(10, 5))) == ""
+    assert limits.broken((Request(10, 5, started=True), Request(10, 5))) == "d"
+    assert limits.patience_s((Request(10, 5, started=True),)) == 0.0

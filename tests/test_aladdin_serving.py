@@ -184,9 +184,9 @@ def made_up(study, gpus):
         {
             "llm": "llama-2-13b", "seed": seed, "rate_per_s": rate, "policy": policy, "target": 0.99,
             "gpus": None if count is None else count * rate / 5, "fluid_gpus": 2.0 * rate / 5,
-            "study": study,
+            "study": study, "lengths": "sharegpt-single-turn", "predictor": "conditional_mean",
         }
-        for seed in (0, 1)
+        for seed in fig11.PARAMETERS["paper"].seed_list()[:2]
         for rate in (5.0, 10.0)
         for policy, count in gpus.items()
     ]  # fmt: skip
@@ -197,26 +197,57 @@ def test_claims_of_figures_11_and_12_on_made_up_rows():
     frame = made_up(
         "mixed", {"aladdin": None, "aladdin:theta=0.7": 3, "jsq": 5, "machine-wide": 10}
     )
-    wide, queue, all_of_them = fig11.claims(frame, fig11.PARAMETERS["quick"])
+    two = {"seeds": 2}
+    few, less = (f.PARAMETERS["quick"].model_copy(update=two) for f in (fig11, fig12))
+    wide, queue, all_of_them = fig11.claims(frame, few)
     assert wide.ours.mean == pytest.approx(70)
     assert queue.ours.mean == pytest.approx(40)
     assert {wide.verdict, queue.verdict, all_of_them.verdict} == {Verdict.REPRODUCED}
     assert wide.unit == "% fewer (13B, theta = 0.7)"  # the other strictness has no answer
     assert wide.setting == "5 requests/s: 3 GPUs against 10, shortest queue 5, a fluid 2"
     never = made_up("decode", {"aladdin": None, "jsq": 5, "power-of-two": 5})
-    for claim in fig12.claims(never, fig12.PARAMETERS["quick"]):
+    for claim in fig12.claims(never, less):
         assert claim.verdict == Verdict.UNMEASURED
         assert claim.setting == "no rate with an answer in every seed"
     frame = made_up("mixed", {"aladdin": None, "jsq": 5, "machine-wide": 10})
-    *_, all_of_them = fig11.claims(frame, fig11.PARAMETERS["quick"])
+    *_, all_of_them = fig11.claims(frame, few)
     assert (all_of_them.ours.mean, all_of_them.verdict) == (0, Verdict.NOT)
     assert "Shortest queue has an answer in 100 % (13B)" in all_of_them.reason
+
+
+def test_the_deciding_settings_are_parts_of_their_own():
+    """Three seeds of theirs: 2 of 4 GPUs saved with whole conversations, none with first turns."""
+    parameters = fig11.PARAMETERS["paper"].model_copy(update={"seeds": 1, "deciding_seeds": 3})
+    frame = pd.DataFrame(fig11.cases(parameters)).drop(columns="targets")
+    more = frame["lengths"].eq("sharegpt") & ~frame["policy"].str.startswith("aladdin")
+    frame = frame.assign(target=1.0, fluid_gpus=1.0, gpus=2.0 + 2.0 * more)
+    _, queue, _ = [c for c in fig11.claims(frame, parameters) if not c.question]
+    assert queue.verdict == Verdict.REPRODUCED
+    assert queue.unit == "% fewer (conversations, theta = 0.9)"
+    found = {part.sentence: part.ours.mean for part in queue.parts}
+    assert found == {
+        "first turns, all LLMs and rates": 0,
+        "first turns, theta = 0.9": 0,
+        "first turns, gamma = 1, theta = 0.5": 0,
+        "first turns, theta = 0.7": 0,
+        "first turns, true lengths, theta = 0.7": 0,
+        "conversations, theta = 0.9": 50,
+        "conversations, gamma = 1, theta = 0.5": 50,
+        "conversations, theta = 0.7": 50,
+        "conversations, true lengths, theta = 0.7": 50,
+    }
 
 
 @pytest.mark.parametrize("figure", [fig11, fig12])
 def test_a_search_and_its_picture(figure):
     parameters = figure.PARAMETERS["quick"].model_copy(
-        update={"rates_per_s": (4.0,), "arrivals_s": 5.0, "max_gpus": 16, "targets": (0.5, 0.9)}
+        update={
+            "rates_per_s": (4.0,),
+            "arrivals_s": 5.0,
+            "max_gpus": 16,
+            "targets": (0.5, 0.9),
+            "deciding": (),
+        }
     )
     rows = []
     for case in figure.cases(parameters):

@@ -129,12 +129,16 @@ def test_prefill_limit(engine_class: Engine) -> None:
         assert placed(engine, 1) == expected
 
 
-def test_prefill_limit_counts_what_is_being_prefilled(engine_class: Engine) -> None:
-    """(c) sums over all new requests: at 10 the first one's prefill is under way, until 35."""
-    requests = table((0, 10, 5), (10, 10, 5))
-    for ttft_ps, expected in ((64, [0, 1]), (65, [0, 0])):
-        engine = run(engine_class, cluster(replace(LOOSE, ttft_ps=ttft_ps)), requests, 11)
-        assert placed(engine, 2) == expected
+def test_nobody_joins_whose_prefill_is_under_way(engine_class: Engine) -> None:
+    """(d) for an ongoing request with l_out = 0 and t_dec = 0: a prefill may cost T_dec * 0 - 0, nothing.
+
+    The first one's prefill takes until 35. From then on it has saved T - (t - 35) as printed.
+    """
+    placement = replace(LOOSE, saved_over_tokens=True, gamma=0.0, itl_ps=1000)
+    for at_ps, expected in ((10, 1), (34, 1), (36, 0)):
+        requests = table((0, 10, 50), (at_ps, 10, 5))
+        engine = run(engine_class, cluster(placement, 2), requests, at_ps + 1)
+        assert placed(engine, 2) == [0, expected]
 
 
 @pytest.mark.parametrize(
@@ -187,7 +191,7 @@ def test_strictness_can_be_changed(engine_class: Engine) -> None:
     engine.set_placement(0, 0, LOOSE)
     engine.route_gateway(0)
     engine.advance(6)
-    assert placed(engine, 3) == [0, 0, 0]
+    assert placed(engine, 3) == [0, 0, 1]  # at 5 both prefill
 
 
 def test_the_scaled_norm_weighs_requests(engine_class: Engine) -> None:
@@ -329,6 +333,7 @@ def test_engines_and_rules_agree_at_the_ends_of_theta(theta: float, tokens: bool
                     r.predicted_output_tokens,
                     r.emitted,
                     float(at_ps - r.first_token_ps) if r.emitted else 0.0,
+                    started=r in instance.running,
                 )
                 for r in instance.all_requests
             )

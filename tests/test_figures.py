@@ -105,7 +105,7 @@ SMALL = {
         ("llm", "policy"), {"loads": (0.3,), "arrivals_s": 5.0, "patience_s": 60.0})),
     **dict.fromkeys(("aladdin-fig11", "aladdin-fig12"), (
         "policy", {"llms": ("llama-2-13b",), "rates_per_s": (4.0,), "targets": (0.5, 0.9),
-                   "max_gpus": 16, "arrivals_s": 5.0, "patience_s": 45.0})),
+                   "deciding": (), "max_gpus": 16, "arrivals_s": 5.0, "patience_s": 45.0})),
     "aladdin-fig13": (None, {"llms": ("llama-2-13b",), "rates_per_s": (4,), "rounds": 2,
                              "repeats": 1, "warm_up_s": 20.0}),
     "aladdin-figA": (None, {"rates_per_s": (25,), "groups": (2, 3, 100), "repeats": 1}),

@@ -13,6 +13,8 @@ Where the paper leaves room:
 - (d) prints T_dec l_out, with as many token times as tokens. t_dec runs from the first token, and the
   mean time between tokens (ATGT, section 2.2) divides by one fewer, so a request that is judged by its
   ATGT has saved T_dec (l_out - 1) - t_dec. `Rules.saved_over="tokens"` is the print.
+- A request whose prefill is under way is both new and ongoing: it counts in (c), and in (d) it has
+  l_out = t_dec = 0, so nothing joins a worker while it prefills (`Request.started`).
 - The vector w of (e) has an entry for kv(l_in + l_pred), the moment after the last token. A worker
   frees a request with its last token, so an iteration holds at most l_pred - 1 of its output.
   `Rules.count_last_token` is the paper's w, which Figure 3's numbers need.
@@ -45,6 +47,7 @@ class Request:
         predicted_tokens: l_pred, of the whole output.
         emitted_tokens: l_out so far; 0: its prefill has not ended (it is new).
         decoding_s: t_dec, time since its first token.
+        started: of a new one: its prefill is under way, so that it is ongoing and has saved nothing.
 
     Raises:
         ValueError: a value out of range.
@@ -54,6 +57,7 @@ class Request:
     predicted_tokens: float
     emitted_tokens: int = 0
     decoding_s: float = 0.0
+    started: bool = False
 
     def __post_init__(self) -> None:
         for name, low in (
@@ -169,9 +173,11 @@ class Rules:
         """Right-hand side of (d): theta times what the most urgent ongoing request has saved."""
         last = 1 if self.saved_over == "intervals" else 0
         saved = [
-            self.itl_slo_s * (request.emitted_tokens - last) - request.decoding_s
+            0.0
+            if request.new
+            else self.itl_slo_s * (request.emitted_tokens - last) - request.decoding_s
             for request in worker
-            if not request.new
+            if request.started or not request.new
         ]
         return self.theta * min(saved) if saved else math.inf
 
@@ -198,7 +204,7 @@ class Rules:
             self.weighted_context(worker), self.context_limit(len(worker))
         ):
             found += "b"
-        if not self.decode_only and any(request.new for request in worker):
+        if not self.decode_only and any(r.new and not r.started for r in worker):
             seconds = self.prefill_s(worker)
             if _above(seconds, self.ttft_slo_s):
                 found += "c"

@@ -219,12 +219,13 @@ def moves(
 
     def request(k: int) -> Request:
         emitted, first = int(under_way.emitted_tokens[k]), float(under_way.first_token_s[k])
-        started = emitted > 0 and not np.isnan(first)
+        decodes = emitted > 0 and not np.isnan(first)
         return Request(
             int(under_way.input_tokens[k]),
             float(predicted[k]),
             emitted,
-            max(0.0, now_s - first) if started else 0.0,
+            max(0.0, now_s - first) if decodes else 0.0,
+            started=not waits[k],
         )
 
     def takes(j: int, i: int, assigned: tuple[int, ...]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -10,18 +11,29 @@ from pydantic import Field
 
 from agents.statistics import Interval, mean_interval
 from experiments.aladdin.least import Search
-from experiments.aladdin.parts import in_order, nearest
+from experiments.aladdin.parts import in_order
 from experiments.aladdin.serving import capacity_per_worker, decode_only, large, serve
 from experiments.aladdin.setting import DEGREES, shown
-from experiments.harness.claims import Claim, asked, at_least, best_of, every, gain
+from experiments.harness.claims import Claim, asked, at_least, best_of, every, gain, settings
 from experiments.harness.figure import SEEDS, Grid, claimed, dress, legend_below, where
-from experiments.harness.parameters import Parameters, ours, paper
+from experiments.harness.parameters import FIRST_SEED, Parameters, ours, paper
 from experiments.output import new_figure
+from llmscale_env.scenarios.load import load_scenario
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-WIDE_GPUS = 4
+WIDE, WIDE_GPUS = "machine-wide", 4
+MIDDLE = "aladdin:theta=0.7"
+LENGTHS = {"sharegpt-single-turn": "first turns", "sharegpt": "conversations"}
+PREDICTORS = {"conditional_mean": "", "oracle": ", true lengths"}
+TEXT = {
+    "sharegpt-single-turn": "section 6.1, prompts from users",
+    "sharegpt": "section 6.3, conversation content",
+    "conditional_mean": "section 2.3",
+    "oracle": "section 6.1, outputs are the predicted ones",
+}
+"""Where the paper allows lengths and predictors; of strictness section 4.2 says 0 < theta < 1."""
 STYLES = {
     "aladdin": ("Aladdin", "C0", "o", "-"),
     "aladdin:gamma=1+theta=0.5": ("Aladdin, gamma = 1, theta = 0.5", "C0", "v", "--"),
@@ -59,14 +71,39 @@ class Fleets(Parameters):
     arrivals_s: Annotated[float, ours("hundreds of requests at the lowest rate", gt=0)] = 60.0
     patience_s: Annotated[float, ours("until all have ended", gt=0)] = 80.0
     heartbeat_s: Annotated[float, ours("the paper gives none", gt=0)] = 0.1
-    predictor: Annotated[
-        Literal["conditional_mean", "oracle"], paper("section 2.3; oracle: a bound")
-    ] = "conditional_mean"
+    lengths: Annotated[
+        tuple[str, ...],
+        paper(
+            'section 6.1: "prompts from users of ShareGPT", first turns; section 6.3: "ShareGPT dataset for '
+            'the conversation content", prompts with the turns before. The first is searched everywhere',
+            min_length=1,
+        ),
+    ] = ("sharegpt-single-turn", "sharegpt")
+    predictors: Annotated[
+        tuple[Literal["conditional_mean", "oracle"], ...],
+        paper(
+            "section 2.3; section 6.1: outputs of this simulation are the predicted ones, so that none is "
+            "wrong (oracle). The first is searched everywhere",
+            min_length=1,
+        ),
+    ] = ("conditional_mean", "oracle")
+    deciding: Annotated[
+        tuple[tuple[str, float], ...],
+        ours("LLMs and rates at which all lengths and predictors are searched"),
+    ] = (("llama-2-7b", 20.0),)
+    deciding_seeds: Annotated[int, ours("there", ge=1)] = 5
+
+    def deciding_seed_list(self) -> list[int]:
+        """Other seeds than those of the rest."""
+        first = FIRST_SEED + self.seeds
+        return list(range(first, first + self.deciding_seeds))
 
 
-KEPT = ("gpu", "study", "max_gpus", "arrivals_s", "patience_s", "heartbeat_s", "predictor")
-cases = Grid(
+KEPT = ("gpu", "study", "max_gpus", "arrivals_s", "patience_s", "heartbeat_s")
+USUAL = Grid(
     {
+        "lengths": lambda parameters, case: parameters.lengths[:1],
+        "predictor": lambda parameters, case: parameters.predictors[:1],
         "llm": "llms",
         "rate_per_s": lambda parameters, case: map(float, parameters.rates_per_s),
         "policy": "policies",
@@ -76,11 +113,37 @@ cases = Grid(
     keep=KEPT,
     first=KEPT,
 )
+DECIDING = Grid(
+    {
+        "lengths": "lengths",
+        "predictor": "predictors",
+        "place": lambda parameters, case: [
+            {"llm": llm, "rate_per_s": float(rate)} for llm, rate in parameters.deciding
+        ],
+        "policy": lambda parameters, case: _deciders(parameters, case["predictor"]),
+        "targets": lambda parameters, case: [(max(parameters.targets),)],
+        "seed": lambda parameters, case: parameters.deciding_seed_list(),
+    },
+    keep=KEPT,
+    first=KEPT,
+)
+
+
+def _deciders(parameters: Fleets, predictor: str) -> list[str]:
+    """One strictness is enough with true lengths; the others do not predict, and are searched once."""
+    if predictor != parameters.predictors[0]:
+        return [p for p in parameters.policies if p == MIDDLE]
+    return [p for p in parameters.policies if p != WIDE]
+
+
+def cases(parameters: Fleets) -> list[dict[str, Any]]:
+    """All LLMs and rates in the usual setting, and all settings where they decide."""
+    return USUAL(parameters) + DECIDING(parameters)
 
 
 def degree(case: Mapping[str, Any]) -> int:
     """GPUs of a worker: Table 3's, or a machine."""
-    if case["policy"].startswith("machine-wide"):
+    if case["policy"].startswith(WIDE):
         return WIDE_GPUS
     return DEGREES[case["llm"], case["gpu"]]
 
@@ -92,11 +155,10 @@ def fluid_gpus(case: Mapping[str, Any]) -> float:
     """
     tp = DEGREES[case["llm"], case["gpu"]]
     alone = case["study"] == "decode"
-    return (
-        tp
-        * case["rate_per_s"]
-        / capacity_per_worker(case["llm"], case["gpu"], tp, decode_only=alone)
+    per_worker = capacity_per_worker(
+        case["llm"], case["gpu"], tp, decode_only=alone, lengths=case["lengths"]
     )
+    return tp * case["rate_per_s"] / per_worker
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -106,7 +168,10 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     """
     tp = degree(case)
     make = decode_only if case["study"] == "decode" else large
-    scenario = make(case["llm"], case["gpu"], case["rate_per_s"], case["max_gpus"])
+    scenario = load_scenario(
+        make(case["llm"], case["gpu"], case["rate_per_s"], case["max_gpus"]),
+        **{"workload.streams.chat.lengths.table": case["lengths"]},
+    )
     column = "itl_attainment" if case["study"] == "decode" else "attainment"
 
     def attains(workers: int) -> float:
@@ -133,7 +198,7 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def plot(frame: DataFrame, parameters: Fleets) -> Any:
     """A panel per LLM and target: GPUs against the rate."""
-    targets = sorted(parameters.targets)
+    frame, targets = usual(frame, parameters), sorted(parameters.targets)
     figure = new_figure(5.4 * len(parameters.llms), 3.6 * len(targets))
     panels = figure.subplots(len(targets), len(parameters.llms), squeeze=False)
     for line, target in zip(panels, targets, strict=True):
@@ -173,6 +238,12 @@ def plot(frame: DataFrame, parameters: Fleets) -> Any:
 # ---- what claims are made of ----
 
 
+def usual(frame: DataFrame, parameters: Fleets) -> DataFrame:
+    """The rows of all LLMs and rates, with the lengths and the predictor that are searched everywhere."""
+    first = {"lengths": parameters.lengths[0], "predictor": parameters.predictors[0]}
+    return where(frame, **first)[lambda mine: mine["seed"].isin(parameters.seed_list())]
+
+
 def gpus_of(frame: DataFrame, llm: str, target: float, policy: str) -> DataFrame:
     """Least GPUs by seed (rows) and rate; NaN where not even the most do."""
     mine = frame[
@@ -201,7 +272,7 @@ def saving_claims(
     parameters: Fleets,
     others: Mapping[str, tuple[str, float]],
     sentence: str,
-    how: str,
+    hows: Mapping[str, str],
     reason: str,
 ) -> Iterator[Claim]:
     """Up to how many per cent fewer GPUs Aladdin needs than each of `others` (policy: its name, the number).
@@ -213,26 +284,70 @@ def saving_claims(
         parameters: that they had.
         others: compared with.
         sentence: with places for {percent} and {name}.
-        how, reason: what earns the saving, and why it is not there.
+        hows: what earns the saving, by whom it is over.
+        reason: why it is not there.
     """
-    settings = strictnesses(frame, parameters)
+    whole, frame = frame, usual(frame, parameters)
+    strict = strictnesses(frame, parameters)
     for other, (label, percent) in others.items():
-        if other not in set(frame["policy"]) or not settings:
+        if other not in set(frame["policy"]) or not strict:
             continue
         says = sentence.format(percent=percent, name=label)
         for target in sorted(parameters.targets, reverse=True):
             parts = in_order(
                 _saving(frame, llm, target, setting, other, percent, f"{name(llm)}, {words}")
                 for llm in parameters.llms
-                for setting, words in settings.items()
+                for setting, words in strict.items()
             )
             if target == max(parameters.targets):
-                yield best_of(says, parts, paper=f"up to {percent} %", how=how, reason=reason)
+                known = best_of(
+                    f"{LENGTHS[parameters.lengths[0]]}, all LLMs and rates", parts, reason=reason
+                )
+                more = _deciding(whole, parameters, target, strict, other, percent)
+                yield settings(
+                    says, [known, *more], paper=f"up to {percent} %", how=hows[other], reason=reason
+                )
             elif other == "jsq":
                 question = f"With {100 * target:g} % of requests on time: {says}"
                 yield asked(
-                    best_of(question, parts, paper=f"up to {percent} %", how=how, reason=NEAR_FLUID)
+                    best_of(
+                        question,
+                        parts,
+                        paper=f"up to {percent} %",
+                        how=hows[other],
+                        reason=NEAR_FLUID,
+                    )
                 )
+
+
+def _deciding(
+    frame: DataFrame,
+    parameters: Fleets,
+    target: float,
+    strict: Mapping[str, str],
+    other: str,
+    percent: float,
+) -> Iterator[Claim]:
+    """A setting each: lengths, predictor and strictness where they decide."""
+    for llm, rate in parameters.deciding if other != WIDE else ():
+        place = frame[
+            (frame["llm"] == llm)
+            & np.isclose(frame["rate_per_s"], rate)
+            & frame["seed"].isin(parameters.deciding_seed_list())
+        ]
+        for lengths in parameters.lengths:
+            there = where(place, lengths=lengths)
+            for predictor in parameters.predictors:
+                mine = there[
+                    (there["predictor"] == predictor) | ~there["policy"].str.startswith("aladdin")
+                ]
+                for policy, words in strict.items():
+                    if policy not in set(mine["policy"]):
+                        continue
+                    part = f"{LENGTHS[lengths]}{PREDICTORS[predictor]}, {words}"
+                    found = _saving(mine, llm, target, policy, other, percent, part)
+                    told = f"{TEXT[lengths]}; {TEXT[predictor]}; {name(llm)}, {found.setting}"
+                    yield replace(found, setting=told)
 
 
 def _saving(
@@ -265,26 +380,29 @@ def _mean(table: DataFrame, rate: float) -> str:
 
 def reached(frame: DataFrame, parameters: Fleets, sentence: str) -> Claim:
     """Whether some number of GPUs is enough for the highest target, whatever the LLM, rate and seed."""
-    target = max(parameters.targets)
+    frame, target = usual(frame, parameters), max(parameters.targets)
 
     def share(llm: str, policy: str) -> Series[float]:
         return 100 * gpus_of(frame, llm, target, policy).notna().mean(axis=1)
 
     parts = []
-    settings = strictnesses(frame, parameters)
-    for llm in parameters.llms:
-        best = max(settings, key=lambda setting: share(llm, setting).mean())
-        ours = mean_interval(share(llm, best))
-        parts.append(
-            at_least(f"{name(llm)}, {settings[best]}", 100, ours, nothing=None, unit="% of runs")
-        )
     queue = ", ".join(f"{share(llm, 'jsq').mean():.0f} % ({name(llm)})" for llm in parameters.llms)
-    return every(
+    for policy, words in strictnesses(frame, parameters).items():
+        found = [
+            at_least(
+                name(llm), 100, mean_interval(share(llm, policy)), nothing=None, unit="% of runs"
+            )
+            for llm in parameters.llms
+        ]
+        ordered = in_order(found, most_first=False)
+        parts.append(every(words, ordered, unit="% of runs", setting="section 4.2: 0 < theta < 1"))
+    return settings(
         sentence,
-        in_order(parts, most_first=False),
+        parts,
         paper="all requests",
-        how=f"a search for the least number of up to {parameters.max_gpus} GPUs, with the same requests",
-        setting=f"{100 * target:g} % of requests; the strictness with most answers",
-        reason=f"{nearest(parts, most=True)}; best fit fills a worker before it takes the next, so what its "
-        f"constraints let through misses on any fleet. Shortest queue has an answer in {queue}",
+        how="constraints (b) to (e): (d) lets no prefill in where a request has saved too little for it, or "
+        "still prefills itself",
+        setting=f"{100 * target:g} % of requests; up to {parameters.max_gpus} GPUs",
+        reason="constraint (b) counts too little context where outputs outlive their predictions. Shortest "
+        f"queue has an answer in {queue}",
     )

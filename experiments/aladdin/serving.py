@@ -13,7 +13,7 @@ from baselines import make_policy
 from baselines.aladdin.fleet import history
 from baselines.aladdin.policy import AladdinPolicy
 from baselines.aladdin.scaling import requests_per_worker
-from experiments.aladdin.setting import DEGREES, SLOS_S, profiled
+from experiments.aladdin.setting import DEGREES, LENGTHS, SLOS_S, profiled
 from llmscale_env.control.reward import draw_requests
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios.load import load_scenario
@@ -38,13 +38,15 @@ PREFILL_SHARE = 0.3
 
 
 @lru_cache(maxsize=32)
-def capacity_per_worker(llm: str, gpu: str, tp: int, *, decode_only: bool = False) -> float:
+def capacity_per_worker(
+    llm: str, gpu: str, tp: int, *, decode_only: bool = False, lengths: str = LENGTHS
+) -> float:
     """Requests/s that a worker takes with all of the decode SLO used, on average (k5 of Eq. 7 inverted).
 
     No placement takes more: requests are a fluid here, without bursts, errors of prediction or TTFT.
     """
-    scenario = load_scenario("aladdin-large")
-    inputs, outputs = history(scenario)
+    table = {"workload.streams.chat.lengths.table": lengths}
+    inputs, outputs = history(load_scenario("aladdin-large", **table))
     found = profiled(llm, CARDS[gpu], tp)
     return requests_per_worker(
         None if decode_only else found.prefill,

@@ -9,7 +9,8 @@ Readings: errors accumulated for outstanding requests (the paper's words, and th
 one heartbeat; the sum of distances as printed or of squares; and moves that need not keep the constraints
 at their new worker (the paper does not ask). The scenario is `aladdin-13b-a100`; the noise is log-normal,
 of log-standard deviation 1. Only requests that have not started can move, and most start at the next
-iteration.
+iteration. "Held" requests wait for the next heartbeat (0.1 s), where Algorithm 1 places them together and all
+of them can move.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ import numpy as np
 from pydantic import Field
 
 from agents.statistics import mean_interval
-from baselines import make_policy
+from baselines.aladdin.policy import AladdinPolicy
 from experiments.aladdin.end_to_end import fluid_rate
+from experiments.aladdin.held import AtHeartbeats
 from experiments.aladdin.serving import four_gpus, measured
-from experiments.harness.claims import Claim, at_least, every
-from experiments.harness.figure import SEEDS, Grid, claimed
+from experiments.harness.claims import Claim, asked, at_least, settings
+from experiments.harness.figure import SEEDS, Grid, claimed, where
 from experiments.harness.parameters import Parameters, ours
 from experiments.output import new_figure
 from llmscale_env.control.reward import draw_requests
@@ -37,7 +39,9 @@ if TYPE_CHECKING:
 
 FIGURE = "Section 4.3 (no figure)"
 LLM, GPU = "llama-2-13b", "a100-80gb"
-OFF, ON = "off", "outstanding"
+OFF, ON, HELD_OFF = "off", "outstanding", "held-off"
+HELD = "held"
+"""Names of variants in which new requests wait for the heartbeat begin with it."""
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     OFF: ("no moves", {"rebalance": False}),
     ON: ("outstanding requests (default)", {}),
@@ -45,8 +49,21 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "squares": ("outstanding, squares", {"objective": "squares"}),
     "unchecked": ("outstanding, unchecked", {"check": False}),
     "both": ("outstanding, squares, unchecked", {"objective": "squares", "check": False}),
+    HELD_OFF: ("held, no moves", {"rebalance": False}),
+    "held": ("held until the heartbeat", {}),
+    "held-unchecked": ("held, unchecked", {"check": False}),
+    "held-squares": ("held, squares", {"objective": "squares"}),
 }
-PREDICTORS = {"conditional_mean": "conditional mean", "noisy": "true length times noise"}
+TEXT = {
+    ON: "section 4.3, and 5.3: requests start in the next iteration",
+    "heartbeat": "Algorithm 2: errors begin with 0 each time",
+    "unchecked": "Algorithm 2 asks for no constraint",
+    "held": "section 4.3: moved before the execution of the new requests",
+    "held-unchecked": "section 4.3; Algorithm 2 asks for no constraint",
+}
+"""Where the paper's text allows a variant; the others are ours."""
+MEAN = "conditional_mean"
+PREDICTORS = {MEAN: "conditional mean", "noisy": "true length times noise"}
 
 
 class Rebalancing(Parameters):
@@ -66,12 +83,20 @@ class Rebalancing(Parameters):
 
 PARAMETERS = {
     "quick": Rebalancing(seeds=2, loads=(1.0,), arrivals_s=60.0, predictors=("noisy",)),
-    "paper": Rebalancing(seeds=3),
+    "paper": Rebalancing(seeds=5),
 }
 
 
 cases = Grid(
-    {"seed": SEEDS, "load": "loads", "predictor": "predictors", "variant": VARIANTS},
+    {
+        "seed": SEEDS,
+        "load": "loads",
+        "predictor": "predictors",
+        # Held requests take long to simulate, so they have the paper's predictor alone.
+        "variant": lambda parameters, case: [
+            v for v in VARIANTS if not v.startswith(HELD) or case["predictor"] == MEAN
+        ],
+    },
     keep=("sigma", "arrivals_s", "patience_s"),
 )
 
@@ -85,12 +110,15 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     )
     requests = draw_requests(scenario, np.random.default_rng(case["seed"]))
     long = load_scenario(scenario, horizon_s=case["arrivals_s"] + case["patience_s"])
-    policy = make_policy("aladdin", tp=1, **VARIANTS[case["variant"]][1])
+    kind = AtHeartbeats if case["variant"].startswith(HELD) else AladdinPolicy
+    policy = kind("aladdin", tp=1, **VARIANTS[case["variant"]][1])
     result = run_episode(policy, long, case["seed"], requests=requests, forecaster=None)
     slo = scenario.classes[0]
     return [
         {
-            "moves": sum(decision.get("assign", 0) for decision in result.decisions),
+            "moves": policy.moved
+            if isinstance(policy, AtHeartbeats)
+            else sum(decision.get("assign", 0) for decision in result.decisions),
             **measured(result.requests, slo.ttft_s, slo.itl_s),
         }
     ]
@@ -100,7 +128,9 @@ def gains(frame: DataFrame, load: float, predictor: str, variant: str) -> Any:
     """By seed: percentage points of attainment more than without moves."""
     mine = frame[np.isclose(frame["load"], load) & (frame["predictor"] == predictor)]
     table = mine.pivot_table(index="seed", columns="variant", values="attainment")
-    return 100 * (table[variant] - table[OFF])
+    none = HELD_OFF if variant.startswith(HELD) else OFF
+    table = table.reindex(columns=[variant, none])  # NaN where it was not run
+    return 100 * (table[variant] - table[none])
 
 
 def moved(frame: DataFrame, load: float, predictor: str, variant: str) -> float:
@@ -110,7 +140,7 @@ def moved(frame: DataFrame, load: float, predictor: str, variant: str) -> float:
         & (frame["predictor"] == predictor)
         & (frame["variant"] == variant)
     ]
-    return float(100 * mine["moves"].sum() / mine["requests"].sum())
+    return float(100 * mine["moves"].sum() / mine["requests"].sum()) if len(mine) else float("nan")
 
 
 def plot(frame: DataFrame, parameters: Rebalancing) -> Any:
@@ -118,7 +148,7 @@ def plot(frame: DataFrame, parameters: Rebalancing) -> Any:
     figure = new_figure(11.0, 4.2)
     left, right = figure.subplots(1, 2, sharey=True)
     places = [(load, p) for load in parameters.loads for p in parameters.predictors]
-    names = [name for name in VARIANTS if name != OFF]
+    names = [name for name in VARIANTS if name not in (OFF, HELD_OFF)]
     height = 0.8 / len(places)
     for k, (load, predictor) in enumerate(places):
         at = np.arange(len(names)) + (k - (len(places) - 1) / 2) * height
@@ -143,27 +173,34 @@ def plot(frame: DataFrame, parameters: Rebalancing) -> Any:
 @claimed
 def claims(frame: DataFrame, parameters: Rebalancing) -> Iterator[Claim]:
     """Section 4.3 in words; the number is ours."""
-    predictor, parts = "conditional_mean", []
-    if predictor not in parameters.predictors:
-        return
-    for load in parameters.loads:
-        readings = {n: gains(frame, load, predictor, n).mean() for n in VARIANTS if n != OFF}
-        best = max(readings, key=readings.__getitem__)
-        parts.append(
-            at_least(
-                f"load {load:g}",
-                1,
-                mean_interval(gains(frame, load, predictor, ON)),
-                nothing=0,
-                unit="points of attainment",
-                reason=f"{moved(frame, load, predictor, ON):.1f} of 100 requests move, since most have "
-                f"started; the best reading ({VARIANTS[best][0]}) gains {readings[best]:+.2f} points",
-            )
+    parts = [
+        _part(frame, load, predictor, variant)
+        for predictor in parameters.predictors
+        for load in parameters.loads
+        for variant in VARIANTS
+        if variant not in (OFF, HELD_OFF)
+        and {variant, OFF} <= set(where(frame, predictor=predictor)["variant"])
+    ]
+    if any(not part.question for part in parts):
+        yield settings(
+            "Re-balancing reduces the effect of prediction errors",
+            parts,
+            paper="reduced (no number; read as a point of attainment)",
+            how="Algorithm 2 moves new requests from workers with outlived predictions, against no moves "
+            "with the same requests",
         )
-    yield every(
-        "Re-balancing reduces the effect of prediction errors",
-        parts,
-        paper="reduced (no number; read as a point of attainment)",
-        how="Algorithm 2 as the policy has it, against no moves, with the same requests",
-        setting=f"predictions: {PREDICTORS[predictor]}",
+
+
+def _part(frame: DataFrame, load: float, predictor: str, variant: str) -> Claim:
+    noise = "" if predictor == MEAN else ", noise"
+    part = at_least(
+        f"load {load:g}{noise}, {VARIANTS[variant][0]}",
+        1,
+        mean_interval(gains(frame, load, predictor, variant)),
+        nothing=0,
+        unit="points of attainment",
+        setting=TEXT.get(variant, "ours") if predictor == MEAN else "ours",
+        reason=f"{moved(frame, load, predictor, variant):.1f} of 100 requests move; errors of one sign on "
+        "all workers cannot be evened out, and where one has room the constraints place well already",
     )
+    return part if predictor == MEAN and variant in TEXT else asked(part)

@@ -66,7 +66,7 @@ def _sum_up(S, i, done, itl_ps):
     fit.life = _NONE
     fit.itl_ps = itl_ps
     fit.n = fit.n_dec = fit.n_over = fit.inputs = fit.outputs = fit.context = 0
-    fit.own_tokens = fit.new_tokens = 0
+    fit.own_tokens = fit.new_tokens = fit.prefilling = 0
     fit.ahead = fit.ahead_still = _NONE
     fit.listed = 0
     for k in range(6):
@@ -93,7 +93,9 @@ def _sum_up(S, i, done, itl_ps):
                 else:
                     fit.life = min(fit.life, left - 1)
                 fit.ahead = min(fit.ahead, itl_ps * emitted + req.first)
-            elif k >= 4 and emitted > 0:
+            elif k >= 4 and emitted == 0:
+                fit.prefilling = 1
+            elif k >= 4:
                 fit.ahead_still = min(fit.ahead_still, itl_ps * emitted + req.first)
             r = np.int64(req.next)
     inst.fit_valid = 1
@@ -231,11 +233,13 @@ def _may_take(S, i, m, c, r, t, decode):
         ahead = fit.ahead_still
         if fit.n_dec > 0:
             ahead = min(ahead, fit.ahead + rule.itl_ps * since)
-        if not prefills and ahead != _NONE:
-            if not rule.saved_over_tokens:
-                ahead -= rule.itl_ps
-            if prefill > rule.theta * np.float64(ahead - t):
-                return False
+        saved = _NONE
+        if ahead != _NONE:
+            saved = ahead - t - (0 if rule.saved_over_tokens else rule.itl_ps)
+        if fit.prefilling:
+            saved = min(saved, np.int64(0))
+        if not prefills and saved != _NONE and prefill > rule.theta * np.float64(saved):
+            return False
     return prefills or _fits_to_the_end(S, i, since, context, outputs - req.emitted)
 
 

@@ -313,6 +313,7 @@ FIT = np.dtype(
         ("context", np.int64),
         ("own_tokens", np.int64),  # prefill tokens of the own queue
         ("new_tokens", np.int64),  # prompts of those that have had no token yet
+        ("prefilling", np.int64),  # the prefill of some of these is under way
         ("ahead", np.int64),  # least of T_dec * emitted + first token, decoding and not
         ("ahead_still", np.int64),
         ("listed", np.int64),  # the list below is there

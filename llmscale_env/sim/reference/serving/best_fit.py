@@ -91,7 +91,7 @@ class BestFit:
         return ""
 
     def _saved_ps(self, instance: Instance) -> int | None:
-        """Least time by which a running request is ahead of its ITL target."""
+        """Least time by which a running request is ahead of its ITL target: 0 before its first token."""
         if instance.pool.phase == PoolPhase.PREFILL:
             return None
         now_ps = instance.engine.now_ps
@@ -99,8 +99,9 @@ class BestFit:
         return min(
             (
                 self.placement.itl_ps * (r.emitted - last) - (now_ps - r.first_token_ps)
-                for r in instance.running
                 if r.emitted > 0
+                else 0
+                for r in instance.running
             ),
             default=None,
         )
