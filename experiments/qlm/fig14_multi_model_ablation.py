@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from agents.statistics import mean_interval
 from experiments.harness.claims import Claim, at_least, best_of, every, gain, more
-from experiments.harness.figure import SEEDS, Grid, claimed, wide
+from experiments.harness.figure import Grid, claimed, where, wide
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
-from experiments.qlm.loads import bars_by_variant, run_trace
+from experiments.qlm.loads import RELEASED, bars_by_variant, run_trace
 from experiments.qlm.readings import read
 
 if TYPE_CHECKING:
@@ -35,22 +35,38 @@ WITHOUT: dict[str, tuple[str, dict[str, Any]]] = {
     "without pulling": ("qlm:pulling=false", {}),
     "without eviction": ("qlm:eviction=false", {}),
     "without load balancing": ("qlm:placement=round-robin", {}),
+    "random placement": ("qlm:placement=random", {}),
     "without warm start": ("qlm", {"fleet.pools.a100.host_weight_bytes": COLD_BYTES}),
     "without swapping": ("qlm:swapping=false", {}),
 }
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "batches of 256": {},
+    "batches of 10": RELEASED,
+    "a swap over 20 s": {"fleet.pools.a100.load_time_factor": 4.0},
+}
+"""Where the text or the released code allows them: see the text."""
+
+USUAL = next(iter(SETTINGS))
 
 
 class Ablation(Parameters):
     """Parameters of this figure."""
 
     batch_1_per_s: Annotated[float, paper("Figure 14's caption", gt=0)] = 250.0
+    few_seeds: Annotated[int, ours("in the other settings, whose runs are long", ge=1)] = 3
+    settings: Annotated[tuple[str, ...], ours("see the text", min_length=1)] = tuple(SETTINGS)
     batch_2_per_s: Annotated[float, ours("as in Figure 12", gt=0)] = 250.0
     requests: Annotated[int, paper("section 8", ge=10)] = 3500
     interval_s: Annotated[float, ours("as in Figure 12", gt=0)] = 5.0
     patience_s: Annotated[float, ours("as in Figure 12", gt=0)] = 3600.0
 
 
-PARAMETERS = {"quick": Ablation(seeds=1, requests=1000), "paper": Ablation(seeds=5)}
+PARAMETERS = {
+    "quick": Ablation(seeds=1, requests=1000, settings=("batches of 256",)),
+    "paper": Ablation(seeds=5),
+}
 
 
 cases = Grid(
@@ -64,11 +80,14 @@ cases = Grid(
                 "patience_s": parameters.patience_s,
             }
         ],
-        "variant": [
-            {"variant": variant, "policy": policy, "changes": changes}
+        "setting": "settings",
+        "variant": lambda parameters, case: [
+            {"variant": variant, "policy": policy, "changes": SETTINGS[case["setting"]] | changes}
             for variant, (policy, changes) in WITHOUT.items()
         ],
-        "seed": SEEDS,
+        "seed": lambda parameters, case: parameters.seed_list()[
+            : None if case["setting"] == USUAL else parameters.few_seeds
+        ],
     }
 )
 
