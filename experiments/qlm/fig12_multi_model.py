@@ -15,12 +15,13 @@ requests arrive at a fixed 250 per second. SHEPHERD, which does not share instan
 anew every minute.
 
 Of the forms of EDF and vLLM the one with an LLM per instance, dealt out by the trace's work, is ours and the
-strongest. The others swap whenever the next request in their order needs it: section 8.2 says that no baseline
-considers the impact of swapping, and that QLM swaps "once per request group instead of per individual
-request". Their instances share one queue, or have one each: EDF sorts "the virtual queue" (section 8), of
-which there is one per instance (definition 4.2); then the LLM changes with nearly every request. Claims are
-held against the shared queue first, the stronger of the two. "Other LLM serving systems" (section 1) are read
-with SHEPHERD, a baseline, and without it, since section 1 counts it among the "traditional ML serving systems".
+strongest. The others swap whenever the next request in their order needs it: section 8.2 says that no
+baseline considers the impact of swapping, and that QLM swaps "once per request group instead of per
+individual request". Their instances share one queue, or have one each: EDF sorts "the virtual queue"
+(section 8), of which there is one per instance (definition 4.2); then the LLM changes with nearly every
+request. Claims are held against the shared queue first, the stronger of the two. "Other LLM serving systems"
+(section 1) are read with SHEPHERD, a baseline, and without it, since section 1 counts it among the
+"traditional ML serving systems".
 """
 
 from __future__ import annotations
