@@ -106,6 +106,8 @@ def test_throughput_is_of_all_requests_served_and_those_on_time_are_a_reading():
         "thirds, one queue",
         "thirds, a queue per instance",
         "3,500 requests, one queue",
+        "QLM keeps KV, one queue",
+        "QLM keeps KV, a queue per instance",
     ]
 
 
