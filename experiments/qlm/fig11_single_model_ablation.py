@@ -12,6 +12,9 @@ balancing, groups go to instances round robin, or at random as new groups of the
 violation, as the same section can be read. Another pulls and evicts
 nothing: for section 5 eviction is for requests that "are pulled into the running batch", so that without
 pulling nothing calls for it.
+
+Section 1 sums up this figure and Figure 14 ("all LSOs contribute"), and with one LLM there is nothing to
+swap. So QLM with and without swapping runs on Figure 14's several LLMs as well, in batches of 10.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from experiments.harness.claims import (
     Claim,
     asked,
     at_least,
+    best_of,
     between,
     every,
     gain,
@@ -35,6 +39,8 @@ from experiments.harness.figure import SEEDS, Grid, claimed, where, wide
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.output import new_figure
 from experiments.qlm.loads import (
+    LITERAL_REQUESTS,
+    RELEASED,
     bars_by_variant,
     run_trace,
     single_model_cases,
@@ -45,7 +51,7 @@ if TYPE_CHECKING:
 
 FIGURE = "Figure 11"
 
-THIRDS, TEN = "thirds", "batches of 10"
+THIRDS, TEN, SEVERAL = "thirds", "batches of 10", "several LLMs, batches of 10"
 LOADS = {THIRDS: "equal", TEN: "released"}
 WITHOUT = {
     "QLM": "qlm",
@@ -57,11 +63,12 @@ WITHOUT = {
     "without pulling and eviction": "qlm:pulling=false,eviction=false",
     "random placement": "qlm:placement=random",
 }
-OF_ONE = {
+LEFT_OUT = {
     THIRDS: ("without pulling and eviction", "random placement"),
-    TEN: ("without load balancing", "without swapping"),
+    TEN: ("without swapping",),
+    SEVERAL: tuple(name for name in WITHOUT if name not in ("QLM", "without swapping")),
 }
-"""Variants that the other load alone has."""
+"""Variants that a load does not have."""
 
 
 class Ablation(Parameters):
@@ -71,6 +78,7 @@ class Ablation(Parameters):
         tuple[float, ...], paper("Figure 11's caption, and ours: see the text", min_length=1)
     ] = (500.0, 150.0)
     loads: Annotated[tuple[str, ...], ours("see the text", min_length=1)] = (THIRDS, TEN)
+    several_per_s: Annotated[float, paper("Figure 14's caption; ours of Batch-2", gt=0)] = 250.0
     batch_per_s: Annotated[float, ours("as in Figure 9, for load fixed", gt=0)] = 50.0
     trace_s: Annotated[float, ours("as in Figure 9", gt=0)] = 60.0
     interval_s: Annotated[float, ours("as in Figure 9", gt=0)] = 5.0
@@ -84,8 +92,8 @@ PARAMETERS = {
 
 
 def _loads(parameters: Ablation, _: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Thirds at each rate, batches of 10 at the first, the paper's."""
-    return [
+    """Thirds at each rate, batches of 10 at the first, the paper's; Figure 14's several LLMs."""
+    found = [
         {"of": load, **case}
         for load in parameters.loads
         for case in single_model_cases(
@@ -94,6 +102,19 @@ def _loads(parameters: Ablation, _: Mapping[str, Any]) -> list[dict[str, Any]]:
             parameters.interactive_per_s[: 1 if load == TEN else None],
         )
     ]
+    rate = parameters.several_per_s
+    several = {
+        "scenario": "qlm-multi",
+        "of": SEVERAL,
+        "interactive_per_s": rate,
+        "interval_s": parameters.interval_s,
+        "patience_s": parameters.patience_s,
+        "load": "released",
+        "rates": {"batch-1": rate, "batch-2": rate},
+        "requests": LITERAL_REQUESTS,
+        "changes": RELEASED,
+    }
+    return [*found, several] if TEN in parameters.loads else found
 
 
 cases = Grid(
@@ -103,7 +124,7 @@ cases = Grid(
         "variant": lambda parameters, case: [
             {"variant": name, "policy": policy}
             for name, policy in WITHOUT.items()
-            if name not in OF_ONE[case["of"]]
+            if name not in LEFT_OUT[case["of"]]
         ],
         "seed": SEEDS,
     }
@@ -254,4 +275,50 @@ def claims(frame: DataFrame, parameters: Ablation) -> Iterator[Claim]:
         ],
         paper="no impact (read as half a point at most)",
         how="there is no other LLM to swap to",
+    )
+    if len(several := where(frame, of=SEVERAL)):
+        yield _all_contribute(parts, several)
+
+
+def _all_contribute(parts: Mapping[str, DataFrame], several: DataFrame) -> Claim:
+    """Section 1, of Figures 11 and 14: an operation is worth throughput, or SLOs of the tightest class."""
+    ten = next(part for name, part in parts.items() if name.startswith(TEN))
+    tight = ((ten, "interactive_attainment"), (several, "batch-1_attainment"))
+    lost = {}
+    for part, column in tight:
+        met, speed = wide(part, "variant", column), wide(part, "variant", "requests_per_s")
+        for variant in met:
+            lost[variant] = {
+                "points of SLOs": 100 * (met["QLM"] - met[variant]),
+                "% of throughput": 100 * (1 - speed[variant] / speed["QLM"]),
+            }
+
+    def worth(variant: str) -> Claim:
+        found = [
+            at_least(unit, 1, mean_interval(table), nothing=0, unit=unit)
+            for unit, table in lost[variant].items()
+        ]
+        return best_of(f"QLM {variant}", found)
+
+    placed = {"without load balancing": "round robin", "random placement": "random placement"}
+    return settings(
+        "All serving operations contribute to SLO attainment and throughput",
+        [
+            every(
+                f"{TEN}, {name}",
+                [
+                    worth(each)
+                    for each in ("without pulling", "without eviction", variant, "without swapping")
+                ],
+                setting="released code; section 8.3",
+            )
+            for variant, name in placed.items()
+        ],
+        paper="each contributes (read as 1 % or a point)",
+        how="each operation switched off by itself: swapping with several LLMs, the others with one",
+        reason="; ".join(
+            f"{name} {', '.join(f'{table.mean():.1f} {unit}' for unit, table in tables.items())}"
+            for name, tables in lost.items()
+            if name != "QLM"
+        ),
     )
