@@ -69,8 +69,8 @@ def test_what_the_paper_says_is_reproduced_by_such_numbers():
     assert vllm.mapped
     assert [part.sentence for part in vllm.parts] == [
         "all requests, thirds",
-        "all requests, thirds, relative",
         "interactive requests, thirds",
+        "all requests, thirds, relative",
         "interactive requests, thirds, relative",
         "all requests, 3,500 requests",
         "interactive requests, 3,500 requests",

@@ -253,9 +253,9 @@ def claims(frame: DataFrame, parameters: SingleModel) -> Iterator[Claim]:
                 + ("" if whose == "all" else "; section 8.2: the interactive services"),
             )
             for load in parameters.loads
-            for whose, column in columns.items()
             for relative in (False, True)
             if not relative or load in ("equal", "released")
+            for whose, column in columns.items()
             for found, unit in (_gap(where(frame, load=load), other, "idxmax", column, relative),)
         ]
         yield settings(
