@@ -65,7 +65,7 @@ WITHOUT = {
 }
 LEFT_OUT = {
     THIRDS: ("without pulling and eviction", "random placement"),
-    TEN: ("without swapping",),
+    TEN: ("without swapping", "eviction on violations"),
     SEVERAL: tuple(name for name in WITHOUT if name not in ("QLM", "without swapping")),
 }
 """Variants that a load does not have."""

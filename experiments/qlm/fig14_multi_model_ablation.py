@@ -76,14 +76,19 @@ SETTINGS: dict[str, dict[str, Any]] = {
 """Fields of the pool."""
 SOURCES = {USUAL: "vLLM's default", TEN: "released code", LONG: "section 8"}
 SWAPS = (QLM, COLD, BY_WORK, IN_TURN)
-"""Variants with long swaps, which concern no others."""
+HAS = {
+    USUAL: tuple(WITHOUT),
+    TEN: tuple(name for name in WITHOUT if name not in ("random placement", ALONE)),
+    LONG: SWAPS,
+}
+"""Variants of a setting: with long swaps those that swaps concern; in batches of 10 runs are long."""
 
 
 def _variants(_: Ablation, case: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Each with its policy and its changes to the scenario."""
     found = []
     for variant, (policy, fields) in WITHOUT.items():
-        if case["setting"] == LONG and variant not in SWAPS:
+        if variant not in HAS[case["setting"]]:
             continue
         changed = SETTINGS[case["setting"]] | fields
         changes: dict[str, Any] = {f"fleet.pools.a100.{k}": v for k, v in changed.items()}
@@ -232,6 +237,7 @@ def claims(frame: DataFrame, parameters: Ablation) -> Iterator[Claim]:
             )
             for name in whole
             for placed in PLACED
+            if placed in HAS[name]
             for swapped in SWAPPED
         ],
         paper="each contributes (read as 1 % or a point)",
@@ -280,9 +286,10 @@ def claims(frame: DataFrame, parameters: Ablation) -> Iterator[Claim]:
 
 def _told(setting: str, lost: Mapping[str, DataFrame]) -> str:
     """What is lost without each operation, in a setting."""
-    names = ", ".join(each.removeprefix("without ") for each in ALL)
+    some = [each for each in ALL if each in HAS[setting]]
+    names = ", ".join(each.removeprefix("without ") for each in some)
     numbers = "; ".join(
-        f"{name} {', '.join(f'{table[each].mean():.1f}' for each in ALL)} {UNITS[name]}"
+        f"{name} {', '.join(f'{table[each].mean():.1f}' for each in some)} {UNITS[name]}"
         for name, table in lost.items()
     )
     return f"{setting}, lost without {names}: {numbers}"
