@@ -65,7 +65,7 @@ SMALL = {
                          "points": 4}),
     "qlm-fig04": (("serving", "burst"), {"llms": ("mistral-7b",), "bursts": (1, 8), "repeats": 2,
                                          "gap_s": 60, "warm_up_s": 60, "batch_limit": 16,
-                                         "queued": 1500}),
+                                         "queued": 1500, "prefill_tokens": (4096,)}),
     "qlm-fig05": (("order", "run", "second", "weights"), {"gpus": ("a10-24gb",), "queue": 60,
                                                           "runs": (1, 10)}),
     "qlm-fig09": ("policy", {"interactive_per_s": (100.0,), "figure_9_per_s": 100.0, "trace_s": 1.0,

@@ -62,3 +62,25 @@ def test_what_is_shorter_but_not_by_so_much():
     assert (waits.verdict, ratio.verdict) == ("not reproduced", "same direction, another size")
     assert waits.reason == "mean blocking 0.5 s at 1, 4 s at 8"
     assert "one of them finishes soon" in ratio.reason
+
+
+def test_the_tokens_of_an_iteration_go_up_to_the_context():
+    parameters = fig04.Eviction(seeds=1, bursts=(1,))
+    found = {(case["llm"], case["prefill_tokens"]) for case in fig04.cases(parameters)}
+    assert found == {
+        ("mistral-7b", 4096),
+        ("mistral-7b", 32_768),
+        ("vicuna-13b", 4096),
+        ("llama-2-70b", 4096),
+    }
+    frame = pd.DataFrame(
+        {
+            **case,
+            "blocked_s": 1.0 if case["serving"] == "waits" else 4.096 / case["prefill_tokens"],
+            "iteration_s": 0.1,
+        }
+        for case in fig04.cases(parameters)
+    )
+    of_each = {part.sentence: part for part in fig04.claims(frame, parameters)[1].parts}
+    mistral = of_each["Mistral-7B, 1 x a100-80gb"].parts
+    assert [part.ours.mean for part in mistral] == pytest.approx([1000, 8000])

@@ -35,8 +35,9 @@ MEAN = "With several models QLM improves throughput by 400 % on average over oth
 
 
 def test_claims_on_made_up_rows():
-    met = {"qlm": (95, 90), "edf": (95, 80), "vllm": (95, 40), "shepherd": (80, 85)}
-    found = found_of(met, qlm=20.0, edf=10.0, vllm=6.0, shepherd=30.0)
+    edf, vllm = "edf:swapping=true", "vllm:swapping=true"
+    met = {"qlm": (95, 90), edf: (95, 80), vllm: (95, 40), "shepherd": (80, 85)}
+    found = found_of(met, **{"qlm": 20.0, edf: 10.0, vllm: 6.0, "shepherd": 30.0})
     # Batch-1 requests come first; of all the most over the rates: 90 - 40 at the higher one, 95 - 80.
     batch, above = found[ABOVE.format(40, "vLLM")].parts
     assert (batch.ours.mean, batch.verdict) == (0, Verdict.NOT)
@@ -48,9 +49,10 @@ def test_claims_on_made_up_rows():
     assert most.ours.mean == pytest.approx(20 / 6, rel=0.01)
     assert most.verdict is Verdict.REPRODUCED
     assert most.setting.endswith("over SHEPHERD 0.67 x")
-    # (20 / 6 + 2 + 2 / 3) / 3 is twice.
+    # (20 / 6 + 2 + 2 / 3) / 3 is twice; without SHEPHERD it is 2.67 times.
     mean = found[MEAN]
-    assert (mean.ours.mean, mean.verdict) == (pytest.approx(100, rel=0.01), Verdict.DIRECTION)
+    assert [part.ours.mean for part in mean.parts] == pytest.approx([100, 167], rel=0.01)
+    assert (mean.ours.mean, mean.verdict) == (pytest.approx(167, rel=0.01), Verdict.DIRECTION)
     assert "10 swaps with QLM" in mean.reason
     # Of the rates below 500 only.
     assert (found[ALL].ours.mean, found[ALL].verdict) == (pytest.approx(94.95), Verdict.REPRODUCED)
@@ -65,14 +67,15 @@ def test_without_qlm_nothing_is_claimed():
     assert found_of({"edf": (1, 1)}, edf=1.0) == {}
 
 
-def test_forms_are_parts_and_the_one_that_swaps_from_one_queue_leads():
+def test_forms_are_settings_and_the_one_with_an_llm_per_instance_is_ours():
     forms = ("vllm", "vllm:swapping=true", "vllm:swapping=true,queues=per-instance")
     met = {"qlm": (95, 90), **dict(zip(forms, ((95, 80), (60, 40), (10, 10)), strict=True))}
     speed = {"qlm": 20.0, **dict(zip(forms, (16.0, 10.0, 2.0), strict=True))}
     found = found_of(met, **speed)
     assert [part.ours.mean for part in found[UP_TO].parts] == pytest.approx([2, 10, 1.25], rel=0.01)
-    assert found[UP_TO].verdict is Verdict.DIRECTION
-    assert found[MEAN].ours.mean == pytest.approx(100, rel=0.01)
+    assert [part.question for part in found[UP_TO].parts] == [False, False, True]
+    assert found[UP_TO].verdict is Verdict.REPRODUCED
+    assert found[MEAN].ours.mean == pytest.approx(900, rel=0.01)
     every = [part.ours.mean for part in found[ABOVE.format(40, "vLLM")].parts[1::2]]
     assert every == pytest.approx([50, 85, 10])
     assert len(found) == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from baselines import make_policy
@@ -43,3 +44,13 @@ def test_classes_without_a_rate_have_no_requests_and_a_policy_can_be_given():
     row = run_trace(case)
     assert row["batch-2_attainment"] is None
     assert run_trace({**case, "policy": "qlm"}, make_policy("vllm")) == row
+
+
+def test_an_llm_per_instance_is_dealt_by_the_work_of_the_trace():
+    """Ten times the weights take about ten times the work, so most of 12 instances serve the large LLMs."""
+    policy = make_policy("vllm")
+    run_trace({**CASE, "policy": "vllm"}, policy)
+    mistral, vicuna, *large = np.bincount(policy._llm, minlength=5).tolist()
+    assert (mistral, vicuna, sum(large)) == (1, 1, 10)
+    assert large[0] > 3, "50 requests/s against 16.7 each"
+    assert min(large) > 1

@@ -11,6 +11,9 @@ iteration as vLLM does, which delays the next token of all, and "free" copies in
 ShareGPT lengths. Where memory and not the batch limit holds the batch (Vicuna-13B), requests that were
 preempted on overflow come before any queue, and nothing is evicted for those that wait behind them;
 kv_watermark=0.2 spares all but 1 % of these preemptions, and shows what they cost.
+
+An iteration prefills up to 4,096 tokens, and with Mistral-7B up to 32,768 as well: vLLM of 2024 takes as many
+as its `max_model_len`, so that a whole burst is admitted at once.
 """
 
 from __future__ import annotations
@@ -48,6 +51,8 @@ if TYPE_CHECKING:
 
 FIGURE = "Figure 4"
 CLASSES = ("interactive", "batch")
+CONTEXT = {"mistral-7b": 32_768, "vicuna-13b": 4096, "llama-2-70b": 4096}
+"""`max_model_len` of vLLM, by which it bounds the tokens that an iteration prefills."""
 SERVING = {
     "waits": "no eviction",
     "evicts": "eviction, copied beside the iterations (QLM)",
@@ -65,6 +70,10 @@ class Eviction(PaperLlms):
         tuple[Annotated[int, Field(ge=1)], ...],
         ours("from one to a full batch of interactive requests", min_length=1),
     ] = (1, 4, 16, 64, 256)
+    prefill_tokens: Annotated[
+        tuple[Annotated[int, Field(ge=1)], ...],
+        ours("of an iteration at most; up to the LLM's context, as in vLLM of 2024", min_length=1),
+    ] = (4096, 32_768)
     repeats: Annotated[int, ours("bursts of a run", ge=1)] = 10
     gap_s: Annotated[int, ours("until a burst is served and forgotten", ge=1)] = 300
     warm_up_s: Annotated[int, ours("until the batch is full and old", ge=2)] = 600
@@ -82,8 +91,18 @@ PARAMETERS = {
 }
 
 
+def _budgets(parameters: Eviction, llm: str) -> list[int]:
+    return [tokens for tokens in parameters.prefill_tokens if tokens <= CONTEXT[llm]]
+
+
 cases = Grid(
-    {"seed": SEEDS, "llm": "llms", "burst": "bursts", "serving": tuple(SERVING)},
+    {
+        "seed": SEEDS,
+        "llm": "llms",
+        "prefill_tokens": lambda parameters, case: _budgets(parameters, case["llm"]),
+        "burst": "bursts",
+        "serving": tuple(SERVING),
+    },
     keep=(
         *("repeats", "gap_s", "warm_up_s", "batch_limit"),
         *("kv_watermark", "lengths", "queued"),
@@ -101,6 +120,7 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
         evicts_in_order=case["serving"] != "waits",
         async_kv=case["serving"] != "ahead",
         host_kv_bytes=HOST_KV_BYTES[case["llm"]],
+        prefill_tokens=case["prefill_tokens"],
     )
     spec = compile_cluster(scenario)
     if case["serving"] == "free":
@@ -155,7 +175,7 @@ def _requests(case: Mapping[str, Any]) -> RequestTable:
 
 def excerpt(frame: DataFrame, parameters: Eviction) -> DataFrame:
     """The columns that are drawn."""
-    return frame[["seed", "llm", "burst", "serving", "blocked_s", "iteration_s"]]
+    return frame[["seed", "llm", "prefill_tokens", "burst", "serving", "blocked_s", "iteration_s"]]
 
 
 def plot(frame: DataFrame, parameters: Eviction) -> Any:
@@ -163,7 +183,7 @@ def plot(frame: DataFrame, parameters: Eviction) -> Any:
     figure = new_figure(4.1 * len(parameters.llms), 4.4)
     panels = figure.subplots(1, len(parameters.llms), squeeze=False, sharey=True)[0]
     for axes, llm in zip(panels, parameters.llms, strict=True):
-        part = where(frame, llm=llm)
+        part = where(frame, llm=llm, prefill_tokens=_budgets(parameters, llm)[0])
         for k, (serving, name) in enumerate(SERVING.items()):
             look: dict[str, Any] = {"color": f"C{3 if k == 0 else k - 1}", "ms": 5, "label": name}
             style = "o-" if serving in ("waits", "evicts") else "x:"
@@ -184,33 +204,39 @@ def claims(frame: DataFrame, parameters: Eviction) -> Iterator[Claim]:
     """Tens of seconds without eviction, 100 to 1000 times less with it."""
     waits, shorter = [], []
     for llm in parameters.llms:
-        part = where(frame, llm=llm)
-        without, evicts = (
-            wide(where(part, serving=serving), "burst", "blocked_s")
-            for serving in ("waits", "evicts")
-        )
-        ratio = without / evicts
-        largest, best = max(parameters.bursts), ratio.mean().idxmax()
-        waits.append(
-            at_least(
-                f"{shown(llm)}, {largest} at a time",
-                10.0,
-                interval_of(without[largest]),
-                nothing=None,
-                unit="s on average",
-                reason=f"mean blocking {listed(without.mean(), ' s', '.2g')}",
+        ratios = []
+        for tokens in _budgets(parameters, llm):
+            part = where(frame, llm=llm, prefill_tokens=tokens)
+            without, evicts = (
+                wide(where(part, serving=serving), "burst", "blocked_s")
+                for serving in ("waits", "evicts")
             )
-        )
-        shorter.append(
-            at_least(
-                f"{shown(llm)}, {best} at a time",
-                100.0,
-                interval_of(ratio[best]),
-                nothing=1.0,
-                unit="times",
-                note=f"by size of the burst: {listed(ratio.mean(), 'x', '.2g')}",
+            ratio = without / evicts
+            largest, best = max(parameters.bursts), ratio.mean().idxmax()
+            words = f", prefills of {tokens:,} tokens" if ratios else ""
+            ratios.append(
+                at_least(
+                    f"{shown(llm)}, {best} at a time{words}",
+                    100.0,
+                    interval_of(ratio[best]),
+                    nothing=1.0,
+                    unit="times",
+                    note=f"by size of the burst: {listed(ratio.mean(), 'x', '.2g')}",
+                )
             )
-        )
+            if words:
+                continue
+            waits.append(
+                at_least(
+                    f"{shown(llm)}, {largest} at a time",
+                    10.0,
+                    interval_of(without[largest]),
+                    nothing=None,
+                    unit="s on average",
+                    reason=f"mean blocking {listed(without.mean(), ' s', '.2g')}",
+                )
+            )
+        shorter.append(best_of(shown(llm), ratios) if len(ratios) > 1 else ratios[0])
     batch = (
         f"a batch of up to {parameters.batch_limit} and bursts of up to {max(parameters.bursts)}"
     )

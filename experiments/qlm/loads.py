@@ -2,8 +2,8 @@
 
 Each trace of the paper has 3,500 requests (section 8), Poisson arrivals and ShareGPT lengths. On W_A so few
 find a place in the batches of 50 A100 at once and no queue forms, so rates are kept for some time
-instead (`single_model_load`). Requests of a class are spread evenly over its LLMs. An
-episode ends when the last request is done or after `patience_s`.
+instead, or batches are as small as in the released code (`single_model_load`). Requests of a class are
+spread evenly over its LLMs. An episode ends when the last request is done or after `patience_s`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from llmscale_env.control.run import run_episode
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios.load import load_scenario
 from llmscale_env.scenarios.schema import Scenario
-from llmscale_env.workload import WorkloadConfig
 from llmscale_env.workload.requests import RequestTable
 
 if TYPE_CHECKING:
@@ -32,6 +31,11 @@ if TYPE_CHECKING:
 
 LITERAL_REQUESTS = 3500
 """Of each trace of the paper."""
+
+RELEASED_BATCH = 10
+"""Requests that an instance of the released code has at most (`max_batch_size` of its config.yaml)."""
+
+RELEASED = {"fleet.pools.a100.batch_limit": RELEASED_BATCH}
 
 STYLES = {
     "qlm": ("QLM", "C0", "o-"),
@@ -86,7 +90,8 @@ def single_model_load(
     Args:
         load: "equal": all three classes at the interactive rate, kept for `trace_s` seconds. "fixed":
             batch classes at `batch_per_s` each, whatever the interactive rate, for as long. "literal":
-            as "equal", 3,500 requests in all.
+            as "equal", 3,500 requests in all. "released": as "literal", in batches of at most
+            `RELEASED_BATCH`, and arrivals are looked at every second.
         interactive_per_s: the rate that the figures vary.
         batch_per_s: see `load`.
         trace_s: see `load`; never fewer than 3,500 requests.
@@ -94,14 +99,15 @@ def single_model_load(
     Raises:
         ValueError: an unknown load.
     """
-    if load not in ("equal", "fixed", "literal"):
-        raise ValueError(f"load = {load!r}: must be 'equal', 'fixed' or 'literal'")
+    if load not in ("equal", "fixed", "literal", "released"):
+        raise ValueError(f"load = {load!r}: must be 'equal', 'fixed', 'literal' or 'released'")
     batch = float(batch_per_s if load == "fixed" else interactive_per_s)
     rates = {"interactive": float(interactive_per_s), "batch-1": batch, "batch-2": batch}
     n = LITERAL_REQUESTS
-    if load != "literal":
+    if load in ("equal", "fixed"):
         n = max(n, round(trace_s * sum(rates.values())))
-    return {"load": load, "rates": rates, "requests": n}
+    found = {"load": load, "rates": rates, "requests": n}
+    return found | ({"interval_s": 1.0, "changes": RELEASED} if load == "released" else {})
 
 
 def single_model_cases(
@@ -110,10 +116,10 @@ def single_model_cases(
     """What cases of W_A hold for each load and interactive rate, with a figure's other parameters."""
     return [
         {
-            **single_model_load(load, rate, parameters.batch_per_s, parameters.trace_s),
             "interactive_per_s": float(rate),
             "interval_s": parameters.interval_s,
             "patience_s": parameters.patience_s,
+            **single_model_load(load, rate, parameters.batch_per_s, parameters.trace_s),
         }
         for load in loads
         for rate in rates
@@ -172,8 +178,12 @@ def serve(
     mega = np.zeros(len(requests), np.bool_)
     if "mega" in case:
         requests, mega = with_mega_prompts(requests, case["seed"], *case["mega"])
-    # Nor are streams needed to serve it: the reward, which nobody looks at, would draw eight episodes.
-    scenario = scenario.model_copy(update={"workload": WorkloadConfig()})
+    # Policies that keep an LLM per instance deal those out by the streams' work, and the reward, which nobody
+    # looks at, draws episodes of them: their shares count, so a trace's worth of requests is enough.
+    thin = case["requests"] / (total * scenario.horizon_s)
+    scenario = scenario.model_copy(
+        update={"workload": scenario.workload.model_copy(update={"rate_scale": thin})}
+    )
     policy = policy or make_policy(case["policy"])
     simulation = ClusterSimulation(scenario)
     result = run_episode(policy, scenario, requests=requests, simulation=simulation)
