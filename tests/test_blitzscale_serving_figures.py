@@ -18,9 +18,17 @@ from experiments.blitzscale import fig14_gpu_time as fig14
 from experiments.blitzscale import fig17_ablation as fig17
 from experiments.blitzscale import fig18_one_to_sixteen as fig18
 from experiments.blitzscale import study_stop_times as stop_times
-from experiments.blitzscale.serving import DOING, measured, policy_of, scenario_of, with_stop
+from experiments.blitzscale.serving import (
+    DOING,
+    around_peak,
+    measured,
+    policy_of,
+    scenario_of,
+    with_stop,
+)
 from experiments.harness.claims import Verdict
 from llmscale_env.sim.compile import cluster_topology
+from llmscale_env.workload.requests import RequestTable
 from llmscale_env.workload.tables import load_counts
 from tests.small_studies import frame_of, judged, verdicts
 from tests.test_figures import small, small_run
@@ -64,6 +72,14 @@ def test_a_stop_takes_so_long_for_everybody():
         assert len({links for row in topology.links.from_host_links for links in row}) == (
             32 // pool.tp
         )
+
+
+def test_the_part_around_the_peak_by_hand():
+    arrivals_s = [0.5, 10.2, 10.4, 10.9, 12.0, 30.0]
+    table = RequestTable.build(arrivals_s, input_tokens=10, output_tokens=5)
+    part = around_peak(table, 4.0)  # second 10 is the busiest: from 8.5 to 12.5
+    assert part.arrival_s.tolist() == pytest.approx([1.7, 1.9, 2.4, 3.5])
+    assert around_peak(table, 24.0).arrival_s[0] == pytest.approx(0.5)  # begins no earlier than 0
 
 
 # ---- Figure 3 ----
@@ -163,7 +179,7 @@ def runs(measured, **values):
         "kind": "run",
         "column": "azure-code",
         "requests": 100.0,
-        "arrivals_s": 3600.0,
+        "part_s": None,
         **values,
     }
     return pd.DataFrame(

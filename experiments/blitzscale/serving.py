@@ -20,7 +20,9 @@ from llmscale_env.control.scaling import FleetSeen
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.load import load_scenario
 from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim.picoseconds import ps
 from llmscale_env.sim.spec import InstanceState
+from llmscale_env.workload.requests import RequestTable
 
 if TYPE_CHECKING:
     from llmscale_env.control.results.result import EpisodeResult
@@ -105,12 +107,25 @@ def episode(
     seed: int,
     arrivals_s: float,
     patience_s: float,
+    part_s: float | None = None,
 ) -> EpisodeResult:
-    """Requests come for a while, then there is time for them to end."""
+    """Requests come for a while, then there is time for them to end.
+
+    With `part_s` only those come that are `around_peak`.
+    """
     short = load_scenario(scenario, horizon_s=arrivals_s)
     requests = draw_requests(short, np.random.default_rng(seed))
+    if part_s is not None:
+        requests, arrivals_s = around_peak(requests, part_s), part_s
     long = load_scenario(scenario, horizon_s=arrivals_s + patience_s)
     return run_episode(policy, long, seed, requests=requests, forecaster=None)
+
+
+def around_peak(requests: RequestTable, part_s: float) -> RequestTable:
+    """The requests of so many seconds around the one in which most come, from the time that these begin."""
+    rates = np.bincount(requests.arrival_s.astype(np.int64), minlength=1)
+    from_s = max(0.0, min(float(rates.argmax()) + 0.5, len(rates) - part_s / 2) - part_s / 2)
+    return requests.between(ps(from_s), ps(from_s + part_s))
 
 
 def serve(scenario: Scenario, policy: str, case: Mapping[str, Any]) -> EpisodeResult:
