@@ -215,7 +215,10 @@ def test_distserve_is_there_from_the_beginning():
     "name, figure, claims", [("fig13", fig13, 6), ("fig14", fig14, 6), ("fig17", fig17, 3)]
 )
 def test_systems_side_by_side_in_small(name, figure, claims):
-    frame = small_run(f"blitzscale-{name}")
+    ran = frame = small_run(f"blitzscale-{name}")
+    if name == "fig13":  # also parts of the traces
+        frame = fig13.in_parts(frame, parts=False)
+        assert fig13.in_parts(ran, parts=True)["system"].nunique() == 2
     mine = frame[frame["kind"] == "run"].set_index("system")
     assert (mine["requests"] == mine["requests"].iloc[0]).all()  # the same requests for everybody
     assert (mine["gpu_s"].astype(float) <= 32 * 40.0).all()
@@ -226,7 +229,7 @@ def test_systems_side_by_side_in_small(name, figure, claims):
     )
     doing = sum(mine[f"gpu_{what}_s"].astype(float) for what in DOING)
     assert doing.to_dict() == pytest.approx(mine["gpu_s"].astype(float).to_dict())
-    assert len(figure.claims(frame, small(f"blitzscale-{name}"))) == claims
+    assert len(figure.claims(ran, small(f"blitzscale-{name}"))) == claims
 
 
 def test_no_seconds_given_are_the_whole_trace_from_its_start():

@@ -35,7 +35,8 @@ DOING = ("loading", "working", "idle")
 
 
 SystemName = Literal[
-    "blitzscale", "serverlessllm", "serverlessllm-30s", "serverlessllm-logical", "allcache",
+    "blitzscale", "serverlessllm", "serverlessllm-30s", "serverlessllm-logical", "serverlessllm-code",
+    "allcache",
     "distserve", "distserve-half",
     "network", "interference-free", "network-last", "interference-free-last",
 ]  # fmt: skip
@@ -48,7 +49,8 @@ class System:
 
     Attributes:
         shown: for pictures.
-        policy: a registered one, with its parameters; `{tp}` is the GPUs of an instance (`policy_of`).
+        policy: a registered one, with its parameters; `{tp}` is the GPUs of an instance, `{node}` those of
+            the released code's hosts (`policy_of`).
         changes: to the scenario.
         colour, line: in pictures.
     """
@@ -67,6 +69,10 @@ SYSTEMS = {
     "serverlessllm-logical": System(
         "ServerlessLLM, hosts of one instance",
         "serverlessllm:keep_alive_s=300,logical_host_gpus={tp}", "C6",
+    ),
+    "serverlessllm-code": System(
+        "ServerlessLLM, 30 s, the code's hosts",
+        "serverlessllm:keep_alive_s=30,logical_host_gpus={node}", "C9",
     ),
     "allcache": System(
         "AllCache", "allcache", "C2", changes={"fleet.host_cache": "always"}
@@ -87,13 +93,15 @@ SYSTEMS = {
 }  # fmt: skip
 """Section 6. Logical hosts hold one instance (section 6.2, Figure 16).
 
-The released code keeps ServerlessLLM's copies for 30 s; the others are steps of Figure 17,
+The released code keeps ServerlessLLM's copies for 30 s, and its configurations have hosts of four GPUs for
+models of one GPU, of eight for those of four (`num_gpus_per_node`); the others are steps of Figure 17,
 the last two with the pool's copy in memory as a source only while no instance has the weights."""
 
 
 def policy_of(name: Workload, system: str) -> str:
     """The policy of a system in a column of Figure 13, with its parameters."""
-    return SYSTEMS[system].policy.format(tp=SETTINGS[name].tp)
+    tp = SETTINGS[name].tp
+    return SYSTEMS[system].policy.format(tp=tp, node=4 if tp == 1 else 8)
 
 
 def scenario_of(name: Workload, system: str, **changes: Any) -> Scenario:
