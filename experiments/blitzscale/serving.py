@@ -137,9 +137,14 @@ def around_peak(requests: RequestTable, part_s: float) -> RequestTable:
 
 
 def serve(scenario: Scenario, policy: str, case: Mapping[str, Any]) -> EpisodeResult:
-    """One episode of a registered policy; `case` has `seed`, `arrivals_s`, `patience_s`."""
+    """One episode of a registered policy; `case` has what `episode` takes, by name."""
     return episode(
-        scenario, make_policy(policy), case["seed"], case["arrivals_s"], case["patience_s"]
+        scenario,
+        make_policy(policy),
+        case["seed"],
+        case["arrivals_s"],
+        case["patience_s"],
+        case.get("part_s"),
     )
 
 
