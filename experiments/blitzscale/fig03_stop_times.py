@@ -94,7 +94,7 @@ class StopTimes(Parameters):
     seeds: Annotated[int, ours("as many as cost some 20 core-minutes", ge=1)] = 4
     large_seeds: Annotated[
         int, ours("of stops of the 70B model, about which the text has numbers", ge=1)
-    ] = 10
+    ] = 8
     llms: Annotated[
         tuple[Literal["llama-2-7b", "llama-2-70b"], ...], paper("section 3", min_length=1)
     ] = ("llama-2-7b", "llama-2-70b")
@@ -166,19 +166,18 @@ def cases(parameters: StopTimes) -> list[dict[str, Any]]:
             {**common, **one, "seed": seed} for one in served for seed in parameters.seed_list()
         ]
     for llm, scale in reversed(scales.items()):
-        seeds = parameters.large_seeds if llm == LARGE else parameters.seeds
+        stop = {"kind": "stop", "workload": BURSTGPT, "llm": llm, "rate_scale": scale,
+                "arrivals_s": parameters.arrivals_s, "patience_s": parameters.patience_s}  # fmt: skip
+        spans = [(parameters.large_seeds if llm == LARGE else parameters.seeds, {})]
+        if llm == LARGE:
+            spans = [(parameters.part_seeds, {"part_s": parameters.part_s}), *spans]
         found += [
-            {"kind": "stop", "workload": BURSTGPT, "llm": llm, "rate_scale": scale, "seed": seed,
-             "stop_s": float(stop_s), "arrivals_s": parameters.arrivals_s,
-             "patience_s": parameters.patience_s}
+            {**stop, **part, "seed": seed, "stop_s": float(stop_s)}
+            for seeds, part in spans
             for seed in parameters.model_copy(update={"seeds": seeds}).seed_list()
             for stop_s in parameters.stops_s
-        ]  # fmt: skip
-    part = {"part_s": parameters.part_s}
-    seeds = parameters.model_copy(update={"seeds": parameters.part_seeds}).seed_list()
-    stops = [case for case in found if case["kind"] == "stop" and case["llm"] == LARGE]
-    first = [case for case in stops if case["seed"] == seeds[0]]
-    return found + [{**case, **part, "seed": seed} for seed in seeds for case in first]
+        ]
+    return found
 
 
 def rate_scale(llm: str, peak: float) -> float:
