@@ -206,8 +206,8 @@ def claims(frame: DataFrame, parameters: Compared) -> Iterator[Claim]:
         "BlitzScale has 30 to 80 % shorter TTFT than ServerlessLLM",
         [_all_columns(one, "ttft", columns) for one in opened],
         paper=f"30 to 80 %: {saved} %",
-        how="from a cold start ServerlessLLM loads from SSD on every host without a copy, BlitzScale from its "
-        "one copy and from other instances",
+        how="from a cold start ServerlessLLM loads from SSD on every host without a copy, BlitzScale from "
+        "its one copy and from other instances",
         reason=looked_at(parameters, REASONS["ttft"]),
     )
     yield settings(

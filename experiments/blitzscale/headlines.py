@@ -63,8 +63,8 @@ LEARNT = (
     "loads on AzureCode are from SSD. BlitzScale's TTFT is then 73 % shorter, not 38 %.",
     "Whether ServerlessLLM starts cold decides AzureConv: in the five minutes around its peak TTFT is 4 % "
     "shorter than with copies on both machines, and 66 % shorter than with hosts of one or four GPUs.",
-    "Not all of TBT is shorter. Around AzureCode's peak its mean is 12 % longer than ServerlessLLM's with "
-    "copies on every machine, and 30 % shorter with hosts of one GPU.",
+    "TBT is not shorter everywhere. Around AzureCode's peak BlitzScale saves -12 [-32, 8] % of it against "
+    "copies on every machine, and 30 [11, 48] % against hosts of one GPU.",
     "The 256 Gbps that keep TTFT below 1,100 ms are those of an instance of four GPUs, as the text says; per "
     "GPU it is a quarter.",
     "The lead over AllCache on AzureCode comes from NVLink more than from live scaling. TTFT is 389 ms "
