@@ -95,6 +95,12 @@ def test_where_a_curve_crosses():
     assert math.isnan(fig03.interval(fig03.crossings(rising, 0.9, -1)).mean)
 
 
+def test_violations_that_shorter_stops_have_not_by_hand():
+    kept = pd.DataFrame([[1.0, 0.9, 0.6, 0.2]], columns=[0.0, 0.5, 5.0, 28.0])
+    assert fig03.gone(kept, 28.0).loc[0].tolist() == pytest.approx([1.0, 0.875, 0.5, 0.0])
+    assert fig03.gone(kept, 5.0).loc[0].tolist() == pytest.approx([1.0, 0.75, 0.0])
+
+
 def test_seconds_of_links():
     rows = fig03.by_second([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 3.5], [0, 0, 0.1, 0.3, 0.9, 0.0, 0.2])
     assert rows == [  # nothing in the first second, one look only in the third
@@ -366,4 +372,6 @@ def test_stop_times_in_small():
 def test_logical_hosts_hold_one_instance():
     assert policy_of("azure-code", "serverlessllm-logical").endswith("logical_host_gpus=1")
     assert policy_of("burstgpt", "serverlessllm-logical").endswith("logical_host_gpus=4")
+    assert policy_of("azure-conv", "serverlessllm-code").endswith("30,logical_host_gpus=4")
+    assert policy_of("burstgpt", "serverlessllm-code").endswith("30,logical_host_gpus=8")
     assert policy_of("burstgpt", "blitzscale") == "blitzscale"
