@@ -157,14 +157,14 @@ class Setting:
 
 
 def settings_of(
-    frame: DataFrame, parameters: Compared, statistics: tuple[str, ...], *, parts: bool = True
+    frame: DataFrame, parameters: Compared, statistics: tuple[str, ...]
 ) -> list[Setting]:
     """All of them, the text's first."""
-    whole = in_parts(frame, parts=False)
-    lengths = [("whole traces", "section 6", whole, parameters.systems)]
-    if parts:
-        rows, minutes = in_parts(frame, parts=True), f"{parameters.part_s / 60:g}-minute parts"
-        lengths.append((minutes, "released code", rows, parameters.parted))
+    minutes = f"{parameters.part_s / 60:g}-minute parts"
+    lengths = [
+        ("whole traces", "section 6", in_parts(frame, parts=False), parameters.systems),
+        (minutes, "released code", in_parts(frame, parts=True), parameters.parted),
+    ]
     return [
         Setting(f"{length}, {cache}, {statistic}", f"{at}; {by}", rows, system, statistic)
         for statistic in statistics
@@ -178,7 +178,7 @@ def settings_of(
 def claims(frame: DataFrame, parameters: Compared) -> Iterator[Claim]:
     """Section 6.1, and what abstract and introduction make of it."""
     opened = settings_of(frame, parameters, ("mean", "p95"))
-    tail = settings_of(frame, parameters, ("p95", "p99"), parts=False)
+    tail = settings_of(frame, parameters, ("p95", "p99"))
     frame = in_parts(frame, parts=False)
     # From the paper's smallest saving to its largest, so that the worst is the one that is shown.
     columns = {column: COLUMNS[column].split(",")[0] for column in reversed(parameters.columns)}
