@@ -113,7 +113,7 @@ def test_seconds_of_links():
 def test_figure_3_in_small(monkeypatch):
     parameters = fig03.StopTimes(
         seeds=2, large_seeds=2, llms=(fig03.LARGE,), stops_s=(0.0, 20.0), arrivals_s=400.0,
-        network_s=60.0, trace_s=20.0, part_s=60.0, part_seeds=1,
+        part_s=60.0, part_seeds=1,
     )  # fmt: skip
     frame = frame_of(fig03, parameters)
     monkeypatch.setattr(fig03, "FEW", 1)

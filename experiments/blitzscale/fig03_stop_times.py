@@ -11,7 +11,7 @@ then may not recover for minutes: looked at over time, with a stop of 2 s, prefi
 burst begins, decode finds none when it asks, and prefill instances hold KV caches that nobody takes. Ours:
 the workload imitates BurstGPT (the paper's hour is not named); a request's TBT is its mean; who has no first
 token at the end counts with the time it has waited; links are looked at 10 times a second and averaged over
-each second.
+each second, in the five minutes around the second in which most requests come.
 
 Settings of the claims, where the paper leaves them open:
 
@@ -37,6 +37,7 @@ from pydantic import Field
 
 from agents.statistics import Interval, mean_interval
 from baselines import make_policy
+from experiments.blitzscale.end_to_end import scenario_for
 from experiments.blitzscale.serving import (
     SYSTEMS,
     Watched,
@@ -45,13 +46,13 @@ from experiments.blitzscale.serving import (
     serve,
     with_stop,
 )
-from experiments.blitzscale.serving import scenario_of as column_of
 from experiments.blitzscale.setting import (
     HOUR_S,
     SCENARIOS,
     SETTINGS,
     Setting,
     Workload,
+    horizon_of,
     scaled_workload,
 )
 from experiments.harness.claims import Claim, about, at_most, best_of, every, settings
@@ -109,13 +110,9 @@ class StopTimes(Parameters):
     arrivals_s: Annotated[float, ours("the paper names no length; cost", gt=0)] = 1800.0
     patience_s: Annotated[float, ours("until all have ended", gt=0)] = 60.0
     part_s: Annotated[
-        float, paper("released configurations: a data set of 5 minutes, besides", gt=0)
+        float, paper("released configurations: data sets of 5 minutes; of links and stops", gt=0)
     ] = 300.0
     part_seeds: Annotated[int, ours("of those parts: enough for an interval", ge=1)] = 20
-    network_s: Annotated[float, ours("of requests while links are looked at: cost", gt=0)] = 900.0
-    trace_s: Annotated[
-        float, ours("of the Azure traces, from anywhere in them, for the same", gt=0)
-    ] = 300.0
     links_gbps: Annotated[
         tuple[Annotated[float, Field(gt=0)], ...],
         paper("Table 1: 100 per GPU; sections 1 and 3: 200", min_length=1),
@@ -139,8 +136,6 @@ PARAMETERS = {
         part_seeds=4,
         stops_s=(0.0, 0.5, 2.0, 11.0),
         arrivals_s=1200.0,
-        network_s=300.0,
-        trace_s=60.0,
     ),
     "paper": StopTimes(),
 }
@@ -152,14 +147,14 @@ def cases(parameters: StopTimes) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for gbps in parameters.links_gbps:
         common = {"kind": "network", "link_gbps": gbps, "look_s": parameters.look_s,
-                  "patience_s": parameters.patience_s}  # fmt: skip
-        served = [
-            {"workload": BURSTGPT, "llm": llm, "rate_scale": scale, "arrivals_s": parameters.network_s}
+                  "patience_s": parameters.patience_s, "part_s": parameters.part_s}  # fmt: skip
+        served: list[dict[str, Any]] = [
+            {"workload": BURSTGPT, "llm": llm, "rate_scale": scale, "arrivals_s": HOUR_S}
             for llm, scale in scales.items()
-        ]  # fmt: skip
+        ]
         served += [
             {"workload": name, "llm": SETTINGS[name].llm, "rate_scale": None,
-             "arrivals_s": parameters.trace_s}
+             "arrivals_s": horizon_of(name)}
             for name in TRACES
         ]  # fmt: skip
         found += [
@@ -200,14 +195,16 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     if case["workload"] == BURSTGPT:
         scenario = scenario_of(case["llm"], case["rate_scale"])
     else:
-        scenario = column_of(case["workload"], "distserve")
+        column = {"column": case["workload"], "system": "distserve", "whole": True}
+        scenario = scenario_for(column)
     if case["kind"] == "stop":
         stopping = with_stop(scenario, case["stop_s"])
         return [measured(serve(stopping, "allcache", case), stopping)]
     link = {"network.inter_host_bytes_per_s": case["link_gbps"] * BYTES_PER_GBIT}
     fast = load_scenario(scenario, control_interval_s=case["look_s"], **link)
     watched = Watched(make_policy(SYSTEMS["distserve"].policy))
-    episode(fast, watched, case["seed"], case["arrivals_s"], case["patience_s"])
+    times = (case["arrivals_s"], case["patience_s"], case["part_s"])
+    episode(fast, watched, case["seed"], *times)
     # At the beginning all instances but two load their weights over the same links.
     serving = np.array(watched.loading) == 0
     return by_second(np.array(watched.time_s)[serving], np.array(watched.sent)[serving])
