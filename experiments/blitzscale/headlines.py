@@ -44,6 +44,8 @@ HEADLINES = (
         "The compute network is under-used by serving, up to 14.4 % of its bandwidth",
         "blitzscale-fig03",
         "Serving uses less than 15 % of the network",
+        "nearest: 16.6 % in the busiest second of the 7B model on links of 200 Gbps; 70B takes 4 % and 8B "
+        "9 % of Table 1's",
     ),
     Headline(
         "introduction",
