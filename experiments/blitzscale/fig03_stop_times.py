@@ -163,7 +163,8 @@ def cases(parameters: StopTimes) -> list[dict[str, Any]]:
     for llm, scale in reversed(scales.items()):
         stop = {"kind": "stop", "workload": BURSTGPT, "llm": llm, "rate_scale": scale,
                 "arrivals_s": parameters.arrivals_s, "patience_s": parameters.patience_s}  # fmt: skip
-        spans = [(parameters.large_seeds if llm == LARGE else parameters.seeds, {})]
+        seeds_of_halves = parameters.large_seeds if llm == LARGE else parameters.seeds
+        spans: list[tuple[int, dict[str, Any]]] = [(seeds_of_halves, {})]
         if llm == LARGE:
             spans = [(parameters.part_seeds, {"part_s": parameters.part_s}), *spans]
         found += [
