@@ -112,7 +112,7 @@ class StopTimes(Parameters):
     part_s: Annotated[
         float, paper("released configurations: data sets of 5 minutes; of links and stops", gt=0)
     ] = 300.0
-    part_seeds: Annotated[int, ours("of those parts: enough for an interval", ge=1)] = 20
+    part_seeds: Annotated[int, ours("of those parts: enough for an interval", ge=1)] = 40
     links_gbps: Annotated[
         tuple[Annotated[float, Field(gt=0)], ...],
         paper("Table 1: 100 per GPU; sections 1 and 3: 200", min_length=1),
