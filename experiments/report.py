@@ -10,8 +10,10 @@
     redraw=true          nothing but the pictures, anew from the rows that lie beside the pages
 
 Writes OUT/PAPER.md, the same as PAPER.html, and in OUT/PAPER/ pictures, rows, `claims.csv` (every claim and
-its parts) and `parameters.csv`; rows that an experiment names as series (many) are left out. Experiments
-without results are named on the page. Results that other code made than is here now, or that were made
+its parts), `parameters.csv` and `records.json` (what else a result holds); rows that an experiment names as
+series (many) are left out. What DIRECTORY has no result of, at the paper's scale, is taken from beside the
+page and judged anew where all rows lie there. Experiments without results are named on the page. Results that
+other code made than is here now (see `experiments.repeat`), or that were made
 with other parameters than those of their scale, are an error; `stale=true` takes them all the same, and the
 page says of each what it is. `redraw=true` needs no results: it draws with the figures' code as it is now
 what lies in OUT/PAPER/NAME.csv, and leaves pictures alone whose rows do not lie there, or come from other
@@ -23,6 +25,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -43,9 +46,11 @@ from experiments.harness.results import (
     Result,
     number_or_text,
     of_cases,
+    read_records,
     read_result,
     read_rows,
     rows_beside_page,
+    write_records,
     write_table,
 )
 from experiments.output import RESULTS
@@ -65,28 +70,70 @@ PAGES = Path("docs/reproduction")
 
 
 def collect(
-    paper: str, scale: str, folder: Path
+    paper: str, scale: str, folder: Path, out: Path
 ) -> tuple[list[tuple[Entry, Result]], list[Entry], dict[Entry, str]]:
     """(experiments with results, those without, what is wrong with the results of some).
+
+    A result comes from `folder`; at the paper's scale also from beside the page in `out`, where that one
+    is sound and the other is missing or not.
 
     Raises:
         ValueError: a result that cannot be read.
     """
+    kept = read_records(out / paper) if scale == "paper" else {}
     found, missing, wrong = [], [], {}
     for entry in entries():
         if entry.paper != paper:
             continue
         result = read_result(folder / entry.name / scale)
+        fault = _fault(entry, result) if result else ""
+        if entry.name in kept and (result is None or fault):
+            other, its_fault = _beside_page(entry, kept[entry.name])
+            if result is None or not its_fault:
+                result, fault = other, its_fault
         if result is None:
             missing.append(entry)
             continue
+        if fault:
+            wrong[entry] = fault
+        elif not result.run_code:  # of a time when they were not written down
+            run_code, claims_code = (fingerprint(entry.module, f) for f in ("run", "claims"))
+            result = replace(result, run_code=run_code, claims_code=claims_code)
         found.append((entry, result))
-        values = {name: value for name, (value, _) in result.parameters.items()}
-        if result.code != fingerprint(entry.module):
-            wrong[entry] = "made by other code than is here now"
-        elif values != load(entry).parameters[scale].model_dump(mode="json"):
-            wrong[entry] = f"made with other parameters than those of scale {scale}"
     return found, missing, wrong
+
+
+def _fault(entry: Entry, result: Result) -> str:
+    """What is wrong with a result from `experiments.run`."""
+    if result.code != fingerprint(entry.module):
+        return "made by other code than is here now"
+    return _other_parameters(entry, result)
+
+
+def _other_parameters(entry: Entry, result: Result) -> str:
+    values = {name: value for name, (value, _) in result.parameters.items()}
+    now = load(entry).parameters[result.scale].model_dump(mode="json")
+    return "" if values == now else f"made with other parameters than those of scale {result.scale}"
+
+
+def _beside_page(entry: Entry, kept: Result) -> tuple[Result, str]:
+    """A result whose rows lie beside the page, judged by the code of now; and what is wrong with it."""
+    fault = _other_parameters(entry, kept)
+    if not fault and kept.run_code != fingerprint(entry.module, "run"):
+        fault = "made by other code than is here now"
+    code = fingerprint(entry.module, "claims")
+    if kept.claims_code == code:
+        return kept, fault
+    experiment = load(entry)
+    source = kept.folder / f"{entry.name}.csv"
+    if not source.is_file() or experiment.series or experiment.excerpt:
+        return kept, fault or "judged by other code than is here now"
+    parameters = experiment.parameters["paper"]
+    try:
+        claims = tuple(experiment.claims(read_rows(source, parameters), parameters))
+    except (KeyError, ValueError, IndexError):
+        return kept, fault or "judged by other code than is here now"
+    return replace(kept, claims=claims, claims_code=code), fault
 
 
 def write_page(
@@ -106,19 +153,23 @@ def write_page(
     without_series, beside = {}, {}
     for entry, result in found:
         experiment = load(entry)
-        series = experiment.series
-        parameters = type(experiment.parameters[scale]).model_validate(
-            {name: value for name, (value, _) in result.parameters.items()}
-        )
-        rows = rows_beside_page(result.folder / ROWS, series, parameters, experiment.excerpt)
-        beside[pictures / f"{entry.name}.csv"] = rows
-        if series:
-            without_series[entry] = rows is not None
+        path = pictures / f"{entry.name}.csv"
+        if result.folder != pictures:
+            parameters = type(experiment.parameters[scale]).model_validate(
+                {name: value for name, (value, _) in result.parameters.items()}
+            )
+            source = result.folder / ROWS
+            beside[path] = rows_beside_page(
+                source, experiment.series, parameters, experiment.excerpt
+            )
+        if experiment.series:
+            without_series[entry] = beside[path] is not None if path in beside else path.is_file()
     text = markdown(paper, found, missing, wrong, scale, without_series)
     page = html(text, PAPERS[paper])
     for _, result in found:
-        for name in (*result.pictures, *result.tables):
-            _copy(result.folder / name, pictures / name)
+        if result.folder != pictures:
+            for name in (*result.pictures, *result.tables):
+                _copy(result.folder / name, pictures / name)
     if (figure := maps(mapped_claims(paper, found))) is None:
         (pictures / MAPS).unlink(missing_ok=True)
     else:
@@ -131,6 +182,8 @@ def write_page(
     for name, table in (("claims", claims_table(found)), ("parameters", parameters_table(found))):
         made = partial(write_table, rows=table, shown=number_or_text)
         replace_file(pictures / f"{name}.csv", made)
+    if scale == "paper":
+        write_records(pictures, [result for _, result in found])
     replace_file(out / f"{paper}.html", lambda part: _write(part, page))
     return replace_file(out / f"{paper}.md", lambda part: _write(part, text))
 
@@ -184,7 +237,7 @@ def _report(words: list[str]) -> int:
     written, notes = 0, []
     for paper in papers:
         try:
-            found, missing, wrong = collect(paper, scale, folder)
+            found, missing, wrong = collect(paper, scale, folder, out)
         except ValueError as error:
             complain(f"report: {error}")
             return 1

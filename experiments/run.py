@@ -176,6 +176,8 @@ def make_result(
         pictures=tuple(figures),
         folder=folder / name / scale,
         tables=tuple(tables),
+        run_code=fingerprint(experiment.entry.module, "run"),
+        claims_code=fingerprint(experiment.entry.module, "claims"),
     )
     write_result(result, frame, figures, tables)
     return result

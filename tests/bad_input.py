@@ -109,6 +109,14 @@ COMMANDS = (
         writes="out",
     ),
     Command(
+        "experiments.repeat",
+        ("blitzscale-fig12", "out=OUT"),
+        ("experiments.repeat:repeat",),
+        "share least " + SPREAD,
+        reads="pages",
+        writes="out",
+    ),
+    Command(
         "experiments.report",
         ("results=OUT",),
         ("experiments.report:write_page",),

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FIGURE = "Figure 13"
+CLOCKS = ("seconds",)
 GPU = "a100-80gb"
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FIGURE = "Appendix A"
+CLOCKS = ("round_s",)
 GPU = "a100-80gb"
 
 

@@ -16,6 +16,7 @@ An experiment is a module in the folder of its paper (`experiments/chiron/fig09_
 | `tables(frame, parameters)` | may be left out: by name, rows (dicts) of a table made from all rows |
 | `SERIES` | may be left out: kinds of rows (column `kind`) that are many, as series over time |
 | `excerpt(frame, parameters)` | may be left out: of many rows those that lie beside the page |
+| `CLOCKS` | may be left out: columns that time the machine, which differ whenever a run is done again |
 | `PAPER_POINTS` | may be left out: numbers of the paper to draw, see `harness.picture.Published` |
 
 Pages come with the rows that their pictures need: all but those of `SERIES`, or the `excerpt`. All rows
@@ -27,7 +28,8 @@ A new one gets a line in its `SMALL`.
 
 A case with `"timed": True` measures the machine: each command does it anew.
 
-`experiments.run` runs one, `experiments.list` names all, `experiments.report` writes the page.
+`experiments.run` runs one, `experiments.list` names all, `experiments.report` writes the page,
+`experiments.repeat` does some of its runs again with later code.
 
 | question | module |
 |---|---|

@@ -69,6 +69,7 @@ class Experiment:
     tables: Callable[[Any, Any], Mapping[str, Sequence[Mapping[str, Any]]]] | None = None
     published: tuple[Published, ...] = ()
     excerpt: Callable[[Any, Any], Any] | None = None
+    clocks: tuple[str, ...] = ()
 
     def settings(self, scale: str, changes: Mapping[str, str]) -> Parameters:
         """Parameters of a scale with some changed, given as text (lists with commas).
@@ -190,4 +191,5 @@ def load(entry: Entry) -> Experiment:
         getattr(module, "tables", None),
         tuple(getattr(module, "PAPER_POINTS", ())),
         getattr(module, "excerpt", None),
+        tuple(getattr(module, "CLOCKS", ())),
     )

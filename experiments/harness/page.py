@@ -219,6 +219,10 @@ def _section(entry: Entry, result: Result, wrong: str, rows: str) -> list[str]:
         "",
         f"`{result.command}`: {result.runs} runs, {result.wall_s:,.0f} s of one core; "
         f"[setting]({module}), [parameters]({entry.paper}/parameters.csv), {rows}."
+        + (
+            f" {result.repeated} of the runs, done again later, gave the same."
+            * bool(result.repeated)
+        )
         + (f" **This result was {wrong}.**" if wrong else ""),
     ]
     return lines

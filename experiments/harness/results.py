@@ -20,11 +20,14 @@ from experiments.harness.fingerprint import ROOT
 from experiments.harness.parameters import Parameters
 from experiments.harness.picture import save
 from llmscale_env._reading import read_json
+from llmscale_env._writing import replace_file
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 ROWS, RECORD = "rows.csv", "result.json"
+RECORDS = "records.json"
+"""Beside a page: of all its results what the rows there do not say."""
 DIGITS = 5
 """Significant digits of numbers in the rows beside a page."""
 
@@ -45,6 +48,8 @@ class Result:
         pictures: file names.
         folder: where it lies.
         tables: file names, of CSV files.
+        run_code, claims_code: fingerprints of what its runs and its claims depend on, each without the other.
+        repeated: how many of the runs later code has done again, with the same rows (`experiments.repeat`).
     """
 
     name: str
@@ -60,6 +65,32 @@ class Result:
     pictures: tuple[str, ...]
     folder: Path
     tables: tuple[str, ...] = ()
+    run_code: str = ""
+    claims_code: str = ""
+    repeated: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for a JSON file."""
+        record = {name: value for name, value in vars(self).items() if name != "folder"}
+        record["claims"] = [claim.as_dict() for claim in self.claims]
+        record["wall_s"] = round(self.wall_s, 1)
+        return record
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], folder: Path) -> Result:
+        """What `as_dict` gave.
+
+        Raises:
+            KeyError, TypeError, ValueError: it gave something else.
+        """
+        changed = {
+            "claims": tuple(Claim.from_dict(claim) for claim in data["claims"]),
+            "parameters": {k: (v[0], v[1]) for k, v in data["parameters"].items()},
+            "pictures": tuple(data["pictures"]),
+            "tables": tuple(data.get("tables", ())),
+            "folder": folder,
+        }
+        return cls(**{**data, **changed})
 
 
 def frame_of(cases: Sequence[Mapping[str, Any]], rows: Sequence[Any]) -> DataFrame:
@@ -96,10 +127,8 @@ def write_result(
             save(figure, part / name)
         for name, rows in (tables or {}).items():
             write_table(part / name, rows)
-        record = {name: value for name, value in vars(result).items() if name != "folder"}
-        record["claims"] = [claim.as_dict() for claim in result.claims]
-        record["wall_s"] = round(result.wall_s, 1)
-        (part / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        record = json.dumps(result.as_dict(), indent=1)
+        (part / RECORD).write_text(f"{record}\n", encoding="utf-8")
         shutil.rmtree(result.folder, ignore_errors=True)
         part.replace(result.folder)
     except BaseException:
@@ -135,7 +164,7 @@ def write_table(
 def number_or_text(value: Any) -> str:
     """A value as a program reads it: a number with `DIGITS` digits, nothing where there is none."""
     if isinstance(value, float):
-        return "" if math.isnan(value) else _short(repr(value))
+        return "" if math.isnan(value) else few_digits(repr(value))
     return str(value)
 
 
@@ -188,7 +217,7 @@ def rows_beside_page(
         rows = [row for row in rows if row[of] not in series]
     if not rows:
         return None
-    short = [[_short(value) for value in row] for row in rows]
+    short = [[few_digits(value) for value in row] for row in rows]
     known = _constants(parameters)
     used = [
         k
@@ -215,7 +244,7 @@ def read_rows(path: Path, parameters: Parameters) -> DataFrame:
         if name not in frame and not isinstance(value, (tuple, list, dict)) and name != "seeds"
     }
     frame = frame.assign(**known)
-    exact = {float(_short(repr(value))): value for value in _numbers(parameters.model_dump())}
+    exact = {float(few_digits(repr(value))): value for value in _numbers(parameters.model_dump())}
     for name in frame.select_dtypes("float"):
         near = frame[name].map(exact)
         frame[name] = near.fillna(frame[name]).astype(float)
@@ -231,17 +260,17 @@ def of_cases(
     one that a case has, other than a seed.
     """
     for name in {name for case in cases for name in case} & set(frame.columns):
-        there = {_short(str(value)) for value in frame[name].dropna().unique()}
+        there = {few_digits(str(value)) for value in frame[name].dropna().unique()}
         values = [case[name] for case in cases if name in case]
         if any(isinstance(value, (dict, list, tuple)) for value in values):
             continue
-        wanted = {_short(str(value)) for value in values if value is not None}
+        wanted = {few_digits(str(value)) for value in values if value is not None}
         if not there <= wanted or not (excerpt or name == "seed" or there == wanted):
             return False
     return True
 
 
-def _short(value: str) -> str:
+def few_digits(value: str) -> str:
     """A cell with few digits, if it is a number that is not whole."""
     try:
         number = float(value)
@@ -257,7 +286,7 @@ def _short(value: str) -> str:
 def _constants(parameters: Parameters) -> dict[str, str]:
     """Parameters of one value, as cells; none of whose value is None, which a cell cannot tell."""
     return {
-        name: _short(str(value))
+        name: few_digits(str(value))
         for name, value in parameters.model_dump().items()
         if isinstance(value, (str, int, float))
     }
@@ -283,16 +312,29 @@ def read_result(folder: Path) -> Result | None:
     if not path.is_file():
         return None
     try:
-        data = read_json(path)
-        return Result(
-            **{
-                **data,
-                "claims": tuple(Claim.from_dict(claim) for claim in data["claims"]),
-                "parameters": {k: (v[0], v[1]) for k, v in data["parameters"].items()},
-                "pictures": tuple(data["pictures"]),
-                "tables": tuple(data.get("tables", ())),
-                "folder": folder,
-            }
-        )
+        return Result.from_dict(read_json(path), folder)
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: cannot be read ({error}); run the experiment again") from None
+
+
+def write_records(folder: Path, results: Sequence[Result]) -> Path:
+    """Keep what the rows beside a page do not say of these results, in the page's folder."""
+    text = json.dumps({result.name: result.as_dict() for result in results}, indent=0)
+    return replace_file(
+        folder / RECORDS, lambda part: part.write_text(f"{text}\n", encoding="utf-8")
+    )
+
+
+def read_records(folder: Path) -> dict[str, Result]:
+    """Results by experiment, as `write_records` kept them; none where there is no such file.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    path = folder / RECORDS
+    if not path.is_file():
+        return {}
+    try:
+        return {name: Result.from_dict(data, folder) for name, data in read_json(path).items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: cannot be read ({error})") from None

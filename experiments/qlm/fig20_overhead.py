@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FIGURE = "Figure 20"
+CLOCKS = ("seconds",)
 GPU = "a100-80gb"
 METHODS = {
     "plan": "scheduler (search; programme where small)",
