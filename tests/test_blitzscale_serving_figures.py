@@ -18,9 +18,17 @@ from experiments.blitzscale import fig14_gpu_time as fig14
 from experiments.blitzscale import fig17_ablation as fig17
 from experiments.blitzscale import fig18_one_to_sixteen as fig18
 from experiments.blitzscale import study_stop_times as stop_times
-from experiments.blitzscale.serving import DOING, measured, policy_of, scenario_of, with_stop
+from experiments.blitzscale.serving import (
+    DOING,
+    around_peak,
+    measured,
+    policy_of,
+    scenario_of,
+    with_stop,
+)
 from experiments.harness.claims import Verdict
 from llmscale_env.sim.compile import cluster_topology
+from llmscale_env.workload.requests import RequestTable
 from llmscale_env.workload.tables import load_counts
 from tests.small_studies import frame_of, judged, verdicts
 from tests.test_figures import small, small_run
@@ -66,6 +74,14 @@ def test_a_stop_takes_so_long_for_everybody():
         )
 
 
+def test_the_part_around_the_peak_by_hand():
+    arrivals_s = [0.5, 10.2, 10.4, 10.9, 12.0, 30.0]
+    table = RequestTable.build(arrivals_s, input_tokens=10, output_tokens=5)
+    part = around_peak(table, 4.0)  # second 10 is the busiest: from 8.5 to 12.5
+    assert part.arrival_s.tolist() == pytest.approx([1.7, 1.9, 2.4, 3.5])
+    assert around_peak(table, 24.0).arrival_s[0] == pytest.approx(0.5)  # begins no earlier than 0
+
+
 # ---- Figure 3 ----
 
 
@@ -79,6 +95,12 @@ def test_where_a_curve_crosses():
     assert math.isnan(fig03.interval(fig03.crossings(rising, 0.9, -1)).mean)
 
 
+def test_violations_that_shorter_stops_have_not_by_hand():
+    kept = pd.DataFrame([[1.0, 0.9, 0.6, 0.2]], columns=[0.0, 0.5, 5.0, 28.0])
+    assert fig03.gone(kept, 28.0).loc[0].tolist() == pytest.approx([1.0, 0.875, 0.5, 0.0])
+    assert fig03.gone(kept, 5.0).loc[0].tolist() == pytest.approx([1.0, 0.75, 0.0])
+
+
 def test_seconds_of_links():
     rows = fig03.by_second([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 3.5], [0, 0, 0.1, 0.3, 0.9, 0.0, 0.2])
     assert rows == [  # nothing in the first second, one look only in the third
@@ -90,8 +112,9 @@ def test_seconds_of_links():
 @pytest.mark.slow
 def test_figure_3_in_small(monkeypatch):
     parameters = fig03.StopTimes(
-        seeds=2, llms=(fig03.LARGE,), stops_s=(0.0, 20.0), arrivals_s=400.0, network_s=60.0
-    )
+        seeds=2, large_seeds=2, llms=(fig03.LARGE,), stops_s=(0.0, 20.0), arrivals_s=400.0,
+        part_s=60.0, part_seeds=1,
+    )  # fmt: skip
     frame = frame_of(fig03, parameters)
     monkeypatch.setattr(fig03, "FEW", 1)
     kept = fig03.attained(frame, fig03.LARGE, "ttft_attainment")
@@ -158,7 +181,13 @@ def test_figure_18_in_small():
 
 def runs(measured, **values):
     """Runs of AzureCode: by system what is measured, a row for each seed."""
-    usual = {"kind": "run", "column": "azure-code", "requests": 100.0, **values}
+    usual = {
+        "kind": "run",
+        "column": "azure-code",
+        "requests": 100.0,
+        "part_s": None,
+        **values,
+    }
     return pd.DataFrame(
         {**usual, "system": system, "seed": seed, **row}
         for system, rows in measured.items()
@@ -189,10 +218,13 @@ def test_distserve_is_there_from_the_beginning():
 
 
 @pytest.mark.parametrize(
-    "name, figure, claims", [("fig13", fig13, 5), ("fig14", fig14, 6), ("fig17", fig17, 3)]
+    "name, figure, claims", [("fig13", fig13, 6), ("fig14", fig14, 6), ("fig17", fig17, 3)]
 )
 def test_systems_side_by_side_in_small(name, figure, claims):
-    frame = small_run(f"blitzscale-{name}")
+    ran = frame = small_run(f"blitzscale-{name}")
+    if name == "fig13":  # also parts of the traces
+        frame = fig13.in_parts(frame, parts=False)
+        assert fig13.in_parts(ran, parts=True)["system"].nunique() == 2
     mine = frame[frame["kind"] == "run"].set_index("system")
     assert (mine["requests"] == mine["requests"].iloc[0]).all()  # the same requests for everybody
     assert (mine["gpu_s"].astype(float) <= 32 * 40.0).all()
@@ -203,7 +235,7 @@ def test_systems_side_by_side_in_small(name, figure, claims):
     )
     doing = sum(mine[f"gpu_{what}_s"].astype(float) for what in DOING)
     assert doing.to_dict() == pytest.approx(mine["gpu_s"].astype(float).to_dict())
-    assert len(figure.claims(frame, small(f"blitzscale-{name}"))) == claims
+    assert len(figure.claims(ran, small(f"blitzscale-{name}"))) == claims
 
 
 def test_no_seconds_given_are_the_whole_trace_from_its_start():
@@ -262,7 +294,7 @@ def test_equal_systems_reproduce_nothing():
     assert spent in found[0].note
 
 
-LATENCIES = ("ttft_mean_s", "tbt_mean_s", "ttft_p95_s", "ttft_p99_s")
+LATENCIES = ("ttft_mean_s", "tbt_mean_s", "ttft_p95_s", "tbt_p95_s", "ttft_p99_s")
 
 
 def test_shorter_needs_an_interval_that_is():
@@ -286,8 +318,7 @@ def test_shorter_needs_an_interval_that_is():
         }
     )
     for figure, word in ((fig17, "Network multicast shortens"), (fig13, "faster than AllCache")):
-        systems = figure.PARAMETERS["quick"].systems
-        parameters = end_to_end.EndToEnd(columns=("azure-code",), systems=systems)
+        parameters = figure.PARAMETERS["quick"].model_copy(update={"columns": ("azure-code",)})
         (found,) = [c for c in figure.claims(frame, parameters) if word in c.sentence]
         assert verdicts([found, *found.parts]) == 3 * [Verdict.NOT]
 
@@ -341,4 +372,6 @@ def test_stop_times_in_small():
 def test_logical_hosts_hold_one_instance():
     assert policy_of("azure-code", "serverlessllm-logical").endswith("logical_host_gpus=1")
     assert policy_of("burstgpt", "serverlessllm-logical").endswith("logical_host_gpus=4")
+    assert policy_of("azure-conv", "serverlessllm-code").endswith("30,logical_host_gpus=4")
+    assert policy_of("burstgpt", "serverlessllm-code").endswith("30,logical_host_gpus=8")
     assert policy_of("burstgpt", "blitzscale") == "blitzscale"

@@ -129,7 +129,10 @@ SMALL = {
         "seeds": 2, "targets": (1, 3, 4), "many": 4, "random_targets": 2, "random_layers": 4}),
     "blitzscale-fig11": (("chains", "kv_part"), {"steps": 2}),
     "blitzscale-fig12": (("part", "rule", "loaded"), {"endless": 60}),
-    **dict.fromkeys(("blitzscale-fig13", "blitzscale-fig14", "blitzscale-fig17"), (
+    "blitzscale-fig13": ("system", {"columns": ("azure-code",), "arrivals_s": 40.0, "patience_s": 30.0,
+                                    "part_seeds": 1, "part_s": 20.0,
+                                    "parted": ("blitzscale", "serverlessllm")}),
+    **dict.fromkeys(("blitzscale-fig14", "blitzscale-fig17"), (
         "system", {"columns": ("azure-code",), "arrivals_s": 40.0, "patience_s": 30.0})),
     "blitzscale-fig16": (("seed", "workload", "keep_alive_s"), {
         "seeds": 2, "workloads": ("burstgpt", "azure-code")}),

@@ -93,7 +93,8 @@ def scenario_for(case: Mapping[str, Any]) -> Scenario:
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One episode: a row of what is measured, and rows of GPUs over time and of the distribution.
 
-    `timeout_s` of the case, if it has one, is the stop time of a system that scales.
+    `timeout_s` of the case, if it has one, is the stop time of a system that scales; `part_s` the length of
+    the only part that comes (`around_peak`).
     """
     scenario = scenario_for(case)
     text = policy_of(case["column"], case["system"])
@@ -102,8 +103,9 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     if isinstance(policy, DistServePolicy):
         scenario = as_deployed(scenario, policy)
     watched = Watched(policy)
-    arrivals_s = case["arrivals_s"]
-    result = episode(scenario, watched, case["seed"], arrivals_s, case["patience_s"])
+    arrivals_s, part_s = case["arrivals_s"], case.get("part_s")
+    result = episode(scenario, watched, case["seed"], arrivals_s, case["patience_s"], part_s)
+    arrivals_s = arrivals_s if part_s is None else part_s
     gpus, times = np.array(watched.gpus), np.array(watched.time_s)
     coming = times < arrivals_s
     row = measured(result, scenario)

@@ -20,7 +20,9 @@ from llmscale_env.control.scaling import FleetSeen
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.load import load_scenario
 from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim.picoseconds import ps
 from llmscale_env.sim.spec import InstanceState
+from llmscale_env.workload.requests import RequestTable
 
 if TYPE_CHECKING:
     from llmscale_env.control.results.result import EpisodeResult
@@ -33,7 +35,8 @@ DOING = ("loading", "working", "idle")
 
 
 SystemName = Literal[
-    "blitzscale", "serverlessllm", "serverlessllm-30s", "serverlessllm-logical", "allcache",
+    "blitzscale", "serverlessllm", "serverlessllm-30s", "serverlessllm-logical", "serverlessllm-code",
+    "allcache",
     "distserve", "distserve-half",
     "network", "interference-free", "network-last", "interference-free-last",
 ]  # fmt: skip
@@ -46,7 +49,8 @@ class System:
 
     Attributes:
         shown: for pictures.
-        policy: a registered one, with its parameters; `{tp}` is the GPUs of an instance (`policy_of`).
+        policy: a registered one, with its parameters; `{tp}` is the GPUs of an instance, `{node}` those of
+            the released code's hosts (`policy_of`).
         changes: to the scenario.
         colour, line: in pictures.
     """
@@ -65,6 +69,10 @@ SYSTEMS = {
     "serverlessllm-logical": System(
         "ServerlessLLM, hosts of one instance",
         "serverlessllm:keep_alive_s=300,logical_host_gpus={tp}", "C6",
+    ),
+    "serverlessllm-code": System(
+        "ServerlessLLM, 30 s, the code's hosts",
+        "serverlessllm:keep_alive_s=30,logical_host_gpus={node}", "C9",
     ),
     "allcache": System(
         "AllCache", "allcache", "C2", changes={"fleet.host_cache": "always"}
@@ -85,13 +93,15 @@ SYSTEMS = {
 }  # fmt: skip
 """Section 6. Logical hosts hold one instance (section 6.2, Figure 16).
 
-The released code keeps ServerlessLLM's copies for 30 s; the others are steps of Figure 17,
+The released code keeps ServerlessLLM's copies for 30 s, and its configurations have hosts of four GPUs for
+models of one GPU, of eight for those of four (`num_gpus_per_node`); the others are steps of Figure 17,
 the last two with the pool's copy in memory as a source only while no instance has the weights."""
 
 
 def policy_of(name: Workload, system: str) -> str:
     """The policy of a system in a column of Figure 13, with its parameters."""
-    return SYSTEMS[system].policy.format(tp=SETTINGS[name].tp)
+    tp = SETTINGS[name].tp
+    return SYSTEMS[system].policy.format(tp=tp, node=4 if tp == 1 else 8)
 
 
 def scenario_of(name: Workload, system: str, **changes: Any) -> Scenario:
@@ -105,18 +115,36 @@ def episode(
     seed: int,
     arrivals_s: float,
     patience_s: float,
+    part_s: float | None = None,
 ) -> EpisodeResult:
-    """Requests come for a while, then there is time for them to end."""
+    """Requests come for a while, then there is time for them to end.
+
+    With `part_s` only those come that are `around_peak`.
+    """
     short = load_scenario(scenario, horizon_s=arrivals_s)
     requests = draw_requests(short, np.random.default_rng(seed))
+    if part_s is not None:
+        requests, arrivals_s = around_peak(requests, part_s), part_s
     long = load_scenario(scenario, horizon_s=arrivals_s + patience_s)
     return run_episode(policy, long, seed, requests=requests, forecaster=None)
 
 
+def around_peak(requests: RequestTable, part_s: float) -> RequestTable:
+    """The requests of so many seconds around the one in which most come, from the time that these begin."""
+    rates = np.bincount(requests.arrival_s.astype(np.int64), minlength=1)
+    from_s = max(0.0, min(float(rates.argmax()) + 0.5, len(rates) - part_s / 2) - part_s / 2)
+    return requests.between(ps(from_s), ps(from_s + part_s))
+
+
 def serve(scenario: Scenario, policy: str, case: Mapping[str, Any]) -> EpisodeResult:
-    """One episode of a registered policy; `case` has `seed`, `arrivals_s`, `patience_s`."""
+    """One episode of a registered policy; `case` has what `episode` takes, by name."""
     return episode(
-        scenario, make_policy(policy), case["seed"], case["arrivals_s"], case["patience_s"]
+        scenario,
+        make_policy(policy),
+        case["seed"],
+        case["arrivals_s"],
+        case["patience_s"],
+        case.get("part_s"),
     )
 
 
