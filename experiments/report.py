@@ -11,11 +11,11 @@
 
 Writes OUT/PAPER.md, the same as PAPER.html, and in OUT/PAPER/ pictures, rows, `claims.csv` (every claim and
 its parts), `parameters.csv` and `records.json` (what else a result holds); rows that an experiment names as
-series (many) are left out. What DIRECTORY has no result of, at the paper's scale, is taken from beside the
-page and judged anew where all rows lie there. Experiments without results are named on the page. Results that
-other code made than is here now (see `experiments.repeat`), or that were made
-with other parameters than those of their scale, are an error; `stale=true` takes them all the same, and the
-page says of each what it is. `redraw=true` needs no results: it draws with the figures' code as it is now
+series (many) are left out. At the paper's scale, what DIRECTORY has no result of today of is taken from
+beside the page, and judged anew where all rows lie there. Experiments without results are named on the page.
+Results that other code made than is here now (see `experiments.repeat`), or that were made with other
+parameters than those of their scale, are an error; `stale=true` takes them all the same, and the page says of
+each what it is. `redraw=true` needs no results: it draws with the figures' code as it is now
 what lies in OUT/PAPER/NAME.csv, and leaves pictures alone whose rows do not lie there, or come from other
 cases than the figure has now; each is named.
 """
@@ -29,7 +29,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from experiments.harness.catalogue import PAPERS, Entry, entries, load
+from pydantic import ValidationError
+
+from experiments.harness.catalogue import PAPERS, Entry, Experiment, entries, load
 from experiments.harness.claims import Claim
 from experiments.harness.fingerprint import fingerprint
 from experiments.harness.maps import maps
@@ -41,6 +43,7 @@ from experiments.harness.page import (
     markdown,
     parameters_table,
 )
+from experiments.harness.parameters import Parameters
 from experiments.harness.picture import is_whole, pictures_of, save
 from experiments.harness.results import (
     ROWS,
@@ -75,8 +78,8 @@ def collect(
 ) -> tuple[list[tuple[Entry, Result]], list[Entry], dict[Entry, str]]:
     """(experiments with results, those without, what is wrong with the results of some).
 
-    A result comes from `folder`; at the paper's scale also from beside the page in `out`, where that one
-    is sound and the other is missing or not.
+    A result comes from `folder`; at the paper's scale from beside the page in `out` where there is none, or
+    one of other code or parameters than those of now.
 
     Raises:
         ValueError: a result that cannot be read.
@@ -89,9 +92,7 @@ def collect(
         result = read_result(folder / entry.name / scale)
         fault = _fault(entry, result) if result else ""
         if entry.name in kept and (result is None or fault):
-            other, its_fault = _beside_page(entry, kept[entry.name])
-            if result is None or not its_fault:
-                result, fault = other, its_fault
+            result, fault = _beside_page(entry, kept[entry.name])
         if result is None:
             missing.append(entry)
             continue
@@ -151,6 +152,15 @@ def _without_claims(entry: Entry, result: Result, source: Path) -> Result:
     return replace(result, claims=()) if same else result
 
 
+def _parameters(experiment: Experiment, result: Result) -> Parameters:
+    """Those that a result was made with; those of now where they had others then."""
+    now = experiment.parameters[result.scale]
+    try:
+        return type(now).model_validate({k: value for k, (value, _) in result.parameters.items()})
+    except ValidationError:
+        return now
+
+
 def write_page(
     paper: str,
     scale: str,
@@ -170,12 +180,11 @@ def write_page(
         experiment = load(entry)
         path = pictures / f"{entry.name}.csv"
         if result.folder != pictures:
-            parameters = type(experiment.parameters[scale]).model_validate(
-                {name: value for name, (value, _) in result.parameters.items()}
-            )
-            source = result.folder / ROWS
             beside[path] = rows_beside_page(
-                source, experiment.series, parameters, experiment.excerpt
+                result.folder / ROWS,
+                experiment.series,
+                _parameters(experiment, result),
+                experiment.excerpt,
             )
         if experiment.series:
             without_series[entry] = beside[path] is not None if path in beside else path.is_file()
