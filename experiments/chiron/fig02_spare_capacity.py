@@ -25,7 +25,7 @@ from experiments.chiron.batch_queue import queue_kept
 from experiments.chiron.comparison import not_counted, weakest_first
 from experiments.chiron.llumnix_settings import policy_text, untuned_64
 from experiments.chiron.loads import scenario_at, summary_of
-from experiments.harness.claims import Claim, Words, asked, every, more, settings
+from experiments.harness.claims import Claim, Words, every, more, settings
 from experiments.harness.figure import SEEDS, Grid, claimed, legend_below, places, where, wide
 from experiments.harness.parameters import Parameters, one_each, ours, paper
 from experiments.output import new_figure
@@ -110,7 +110,7 @@ def apart(scenario: Scenario) -> Scenario:
     for route in routes:
         if route["slo_class"] == "batch":
             route["overflow"] = []
-    mixed = {
+    mixed: dict[str, Any] = {
         f"fleet.pools.{pool.name}.pull": [] for pool in scenario.fleet.pools if pool.role == "mixed"
     }
     return load_scenario(scenario, **{"fleet.routes": routes, **mixed})
@@ -174,7 +174,7 @@ def claims(frame: DataFrame, parameters: SpareCapacity) -> Iterator[Claim]:
         [
             _beside(frame, parameters, first, "apart", "section 6.3: default reserve"),
             *(
-                asked(_beside(frame, parameters, t, "apart", "ours: hardly any reserve"))
+                _beside(frame, parameters, t, "apart", "section 5.2: hardly any reserve")
                 for t in others
             ),
         ],
@@ -211,9 +211,10 @@ def _beside(
         for what, name in (("throughput_per_instance", "throughput"), ("kv_use", "utilisation"))
     ]
     gains = ", ".join(f"{part.sentence} {part.ours.mean:.2f}" for part in parts)
-    told: Words = {"setting": f"{source}; at the same interactive load", "note": f"in x: {gains}"}
     name = sentence or f"theta {theta:.2g}, {source.partition(': ')[2]}"
-    return every(name, weakest_first(parts), **{**told, **words})
+    words["setting"] = f"{source}; at the same interactive load"
+    words["note"] = f"in x: {gains}"
+    return every(name, weakest_first(parts), **words)
 
 
 def _more(name: str, mine: DataFrame, what: str, other: str) -> Claim:

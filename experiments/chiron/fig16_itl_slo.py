@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import PositiveFloat
 
 from experiments.chiron.setting import episode, measured, scenario_of
-from experiments.harness.claims import Claim, at_least, at_most, every
+from experiments.harness.claims import Claim, at_least, at_most, every, settings
 from experiments.harness.figure import SEEDS, Grid, by_seed, claimed, listed, where
 from experiments.harness.parameters import Parameters, ours, paper, something_left
 from experiments.output import new_figure
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 FIGURE = "Figure 16"
 LARGE_SLO_S = 1.0
 """Beyond it the paper sees no violation."""
+INTERACTIVE_S = 0.2
+"""The target of interactive requests (section 6)."""
 ALL_PERCENT = 99.95
 """What rounds to the paper's 100 %, to a tenth; which digit it rounded to is not known."""
 FEW = 0.01  # so small a share of unfinished requests is not told
@@ -182,24 +184,44 @@ def claims(frame: DataFrame, parameters: ItlSlo) -> Iterator[Claim]:
             setting=setting,
         )
     if tightest <= LARGE_SLO_S:
-        yield every(
+        yield settings(
             "The probability of SLO violation with small ITL targets is less than 0.5 %",
             [
-                at_most(
-                    name,
-                    0.5,
-                    by_seed(small, lambda one: 100 * (1 - one["itl_satisfied"].min())),
-                    nothing=None,
-                    unit="%",
-                    reason=_reason(small),
-                    note=_unfinished(small),
-                )
-                for name, mine in rates
-                for small in [mine[mine["itl_slo_s"] <= LARGE_SLO_S]]
+                _small(rates, least_s)
+                for least_s in sorted(parameters.itl_slos_s, key=lambda s: abs(s - INTERACTIVE_S))
+                if least_s <= INTERACTIVE_S or least_s == tightest
             ],
             how="the local autoscaler halves the batch limit after the target was exceeded",
-            setting=setting,
+            paper="less than 0.5 %",
         )
+
+
+def _small(rates: list[tuple[str, DataFrame]], least_s: float) -> Claim:
+    """Small targets from `least_s` on; who has not finished long after its arrival is violated, too."""
+
+    def violated(one: DataFrame) -> float:
+        return float(100 * (1 - (one["itl_satisfied"] * (1 - one["unfinished"])).min()))
+
+    claim = every(
+        f"targets from {least_s:g} s",
+        [
+            at_most(
+                name,
+                0.5,
+                by_seed(small, violated),
+                nothing=None,
+                unit="%",
+                reason=_reason(small) or "hardly a request of the smallest target is ever served",
+                note=_unfinished(small),
+            )
+            for name, mine in rates
+            for small in [mine[mine["itl_slo_s"].between(least_s, LARGE_SLO_S)]]
+        ],
+        setting="section 6: interactive requests have 0.2 s"
+        if least_s == INTERACTIVE_S
+        else "section 6.3, no number",
+    )
+    return claim
 
 
 def _unfinished(frame: DataFrame) -> str:

@@ -283,11 +283,11 @@ def _by_setting(
                     "requests; counted where no fewer are on time",
                 )
                 found.append(told if told.reason else replace(told, note=f"in %: {gains}"))
-    how = (
+    words["how"] = (
         "Chiron beside itself with one autoscaler replaced: larger batches need fewer instances, and batch "
         "requests that wait need fewer still"
     )
-    return settings(sentence, found, how=how, **words)
+    return settings(sentence, found, **words)
 
 
 def _each(

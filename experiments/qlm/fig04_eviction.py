@@ -204,7 +204,7 @@ def claims(frame: DataFrame, parameters: Eviction) -> Iterator[Claim]:
     """Tens of seconds without eviction, 100 to 1000 times less with it."""
     waits, shorter = [], []
     for llm in parameters.llms:
-        ratios = []
+        ratios: list[Claim] = []
         for tokens in _budgets(parameters, llm):
             part = where(frame, llm=llm, prefill_tokens=tokens)
             without, evicts = (

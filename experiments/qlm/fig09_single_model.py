@@ -34,7 +34,6 @@ from agents.statistics import Interval, mean_interval
 from experiments.harness.claims import (
     Claim,
     asked,
-    at_least,
     at_most,
     between,
     every,
@@ -243,9 +242,10 @@ def claims(frame: DataFrame, parameters: SingleModel) -> Iterator[Claim]:
         columns = {"all": "attainment", "interactive": "interactive_attainment"}
         parts = [
             # Rounded as the paper rounds.
-            at_least(
+            between(
                 f"{whose} requests, {LOADS[load]}{', relative' if relative else ''}",
                 low - 0.5,
+                90.5,
                 found,
                 nothing=0,
                 unit=unit,

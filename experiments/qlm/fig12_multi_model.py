@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from agents.statistics import mean_interval
-from experiments.harness.claims import Claim, asked, at_least, best_of, gain, settings
+from experiments.harness.claims import Claim, about, asked, at_least, best_of, settings
 from experiments.harness.figure import SEEDS, Grid, claimed, dress, legend_below
 from experiments.harness.parameters import Parameters, ours, paper
 from experiments.harness.picture import Published
@@ -232,7 +232,10 @@ def _throughput_claims(
     for form, policies in forms.items():
         for what, others in (("", policies + shepherd), (", without SHEPHERD", policies)):
             mean = np.mean([ratio[each].mean(axis=1) for each in others], axis=0)
-            claim = gain(f"{form}{what}", 400, mean_interval(100 * (mean - 1)), nothing=0, unit="%")
+            # Far beyond is no better here: it is another way to swap of those that QLM is compared with.
+            claim = about(
+                f"{form}{what}", 400, mean_interval(100 * (mean - 1)), nothing=0, unit="%"
+            )
             if not what or shepherd:
                 parts.append(_sourced(claim, form))
     yield settings(

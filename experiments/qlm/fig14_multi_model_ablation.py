@@ -257,7 +257,7 @@ def claims(frame: DataFrame, parameters: Ablation) -> Iterator[Claim]:
                         unit=f"{UNITS[name]} more than {after}",
                     )
                     for name, table in lost[where_].items()
-                    for after in [max(LSOS, key=lambda each, t=table: float(t[each].mean()))]
+                    for after in [str(table[list(LSOS)].mean().idxmax())]
                 ],
                 setting=SOURCES[where_],
             )
