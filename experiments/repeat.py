@@ -12,17 +12,18 @@
 A page's rows were made by some revision of the code. When the code behind them has changed since, it need not
 have changed what they say. Where every run that is done again gives the rows that lie beside the page, to
 their five digits, the page counts as made by the code of now and says how many were. Where one differs the
-experiment has to be run anew. Numbers that time the machine (an experiment's `CLOCKS`) are not compared.
+experiment has to be run anew. Of an excerpt only what lies there is compared. Numbers that time the machine
+(an experiment's `CLOCKS`) are not compared.
 Exit code 0 when nothing differs, 1 when something does or a run failed, 2 for a slip, 130 when interrupted.
 """
 
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -31,11 +32,17 @@ from typing import Any
 
 from experiments.harness.cache import RunCache
 from experiments.harness.catalogue import Entry, Experiment, load, matching
-from experiments.harness.execute import outcomes
+from experiments.harness.execute import Case, outcomes
 from experiments.harness.fingerprint import fingerprint
-from experiments.harness.results import few_digits, read_records, write_records
+from experiments.harness.results import (
+    constants,
+    digest_of,
+    few_digits,
+    read_records,
+    write_records,
+)
 from experiments.output import RESULTS
-from experiments.report import PAGES
+from experiments.report import PAGES, cases_now, digest_of_file
 from llmscale_env import _spread
 from llmscale_env._cli import (
     Slip,
@@ -46,59 +53,66 @@ from llmscale_env._cli import (
     run_command,
     whole,
 )
-from llmscale_env._spread import Launcher, launcher_of
+from llmscale_env._spread import Launcher, OtherCode, WorkerLost, launcher_of
 
 Row = Mapping[str, str]
 
 
-def drawn(experiment: Experiment, rows: Sequence[Row], share: float, least: int) -> list[Any]:
-    """Some of an experiment's runs at the paper's scale, of those that have rows beside the page."""
-    made = experiment.cases(experiment.parameters["paper"])
-    cases = [case for case in json.loads(json.dumps([dict(c) for c in made])) if _known(case, rows)]
-
-    def digest(case: Mapping[str, Any]) -> str:
-        return hashlib.sha256(json.dumps(case, sort_keys=True).encode()).hexdigest()
-
-    return sorted(cases, key=digest)[: max(least, math.ceil(share * len(cases)))]
+def drawn(cases: Sequence[Case], rows: Sequence[Row], share: float, least: int) -> list[Case]:
+    """Some runs of those that have rows beside the page; none that time the machine."""
+    there = [case for case in cases if not case.get("timed") and _known(case, rows)]
+    return sorted(there, key=digest_of)[: max(least, math.ceil(share * len(there)))]
 
 
-def _known(case: Mapping[str, Any], rows: Sequence[Row]) -> list[Row]:
+def _known(case: Case, rows: Sequence[Row]) -> list[Row]:
     """The rows of a run."""
     cells = {
         name: few_digits(str(value))
         for name, value in case.items()
-        if name in rows[0] and value is not None and not isinstance(value, (dict, list))
+        if rows and name in rows[0] and value is not None and not isinstance(value, (dict, list))
     }
     return [row for row in rows if all(row[name] == cell for name, cell in cells.items())]
 
 
 def difference(
-    case: Mapping[str, Any],
-    known: Sequence[Row],
-    made: Sequence[Mapping[str, Any]],
-    clocks: Sequence[str] = (),
+    experiment: Experiment, case: Case, known: Sequence[Row], made: Sequence[Mapping[str, Any]]
 ) -> str:
     """How the rows of a run that was done again differ from those that are known; "" if they do not.
 
     Args:
+        experiment: of the run.
         case: the run.
-        known: its rows as they lie beside the page, or some of them.
+        known: its rows as they lie beside the page: all but those of series, or an excerpt.
         made: its rows now.
-        clocks: columns that time the machine.
     """
+    clocks, left_out = experiment.clocks, constants(experiment.parameters["paper"])
     names = [name for name in known[0] if name not in clocks]
-    now = [{name: _cell({**case, **row}.get(name)) for name in names} for row in made]
-    for row in known:
-        was = {name: row[name] for name in names}
-        if was in now:
+    now = []
+    for row in made:
+        if not experiment.excerpt and row.get("kind") in experiment.series:
             continue
-        if not now:
-            return "no rows now"
-        near = max(now, key=lambda other: sum(was[name] == other[name] for name in names))
-        odd = [name for name in names if was[name] != near[name]]
-        return ", ".join(
-            f"{name} {near[name] or 'nothing'} for {was[name] or 'nothing'}" for name in odd
+        cells = {name: _cell(value) for name, value in {**case, **row}.items()}
+        now.append(tuple(cells.get(name, "") for name in names))
+        new = set(row) - set(known[0]) - set(clocks)
+        odd = [n for n in sorted(new) if cells[n] not in ("", left_out.get(n, ""))]
+        if odd and not experiment.excerpt:
+            return f"{odd[0]} {cells[odd[0]]}, which the rows there have not"
+    was = [tuple(row[name] for name in names) for row in known]
+    missing = Counter(was) - Counter(now)
+    if missing and not now:
+        return "no rows now"
+    for gone in missing:
+        near = max(now, key=lambda other: sum(a == b for a, b in zip(gone, other, strict=True)))
+        return (
+            ", ".join(
+                f"{name} {new or 'nothing'} for {old or 'nothing'}"
+                for name, old, new in zip(names, gone, near, strict=True)
+                if old != new
+            )
+            or "a row less than there"
         )
+    if not experiment.excerpt and len(now) != len(was):
+        return f"{len(now)} rows for {len(was)}"
     return ""
 
 
@@ -113,7 +127,7 @@ def repeat(
 
     Raises:
         Slip, WorkerLost, OtherCode: as `harness.execute.outcomes`.
-        ValueError: the page's records cannot be read.
+        ValueError: the page's records or rows cannot be read.
     """
     beside = pages / entry.paper
     kept, source = read_records(beside).get(entry.name), beside / f"{entry.name}.csv"
@@ -123,29 +137,44 @@ def repeat(
     values = {name: value for name, (value, _) in kept.parameters.items()}
     if values != experiment.parameters["paper"].model_dump(mode="json"):
         return 0, "other parameters now"
+    if kept.rows != digest_of_file(source) or kept.cases != cases_now(experiment):
+        return 0, "other runs now, or other rows than were written down"
     code = fingerprint(entry.module, "run")
     if kept.run_code == code:
         return 0, ""
-    with source.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    todo = drawn(experiment, rows, share, least)
+    try:
+        with source.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except csv.Error as error:
+        raise ValueError(f"{source}: cannot be read ({error})") from None
+    made = experiment.cases(experiment.parameters["paper"])
+    todo = drawn(json.loads(json.dumps([dict(case) for case in made])), rows, share, least)
     if not todo:
-        return 0, "no runs of these rows now"
+        return 0, "no runs whose rows lie there"
     cache, odd = RunCache(folder / "cache" / entry.name, code), ""
-    with closing(outcomes(entry.module, todo, launcher)) as ended:
+    kept_runs = [(case, cache.get(case)) for case in todo]
+    for case, run in kept_runs:
+        now = "" if run is None else difference(experiment, case, _known(case, rows), run[0])
+        odd = odd or _told(case, now)
+    left = [case for case, run in kept_runs if run is None]
+    with closing(outcomes(entry.module, left, launcher)) as ended:
         for outcome in ended:
             case = outcome.case
-            if not outcome.error and not case.get("timed"):
+            if not outcome.error:
                 cache.put(case, outcome.rows, outcome.wall_s)
-            found = outcome.error or difference(
-                case, _known(case, rows), outcome.rows, experiment.clocks
-            )
-            odd = odd or (f"{dict(case)}: {found}" if found else "")
+            found = outcome.error or difference(experiment, case, _known(case, rows), outcome.rows)
+            odd = odd or _told(case, found)
     if not odd:
         records = read_records(beside)
+        if records.get(entry.name) != kept or kept.rows != digest_of_file(source):
+            return len(todo), "the page has changed meanwhile"
         records[entry.name] = replace(kept, run_code=code, repeated=len(todo))
         write_records(beside, list(records.values()))
     return len(todo), odd
+
+
+def _told(case: Case, found: str) -> str:
+    return f"{dict(case)}: {found}" if found else ""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -169,9 +198,12 @@ def _repeat(words: list[str]) -> int:
     for entry in chosen:
         try:
             runs, odd = repeat(entry, pages, folder, share, least, launcher)
-        except ValueError as error:
-            complain(f"repeat: {error}")
-            return 1
+        except Slip:
+            raise
+        except (ValueError, WorkerLost, OtherCode) as error:
+            complain(f"repeat: {entry.name}: {error}")
+            status = 1
+            continue
         status = max(status, int(bool(odd)))
         told = odd or ("the same rows" if runs else "made by the code of now")
         print(f"{entry.name}: {runs} runs: {told}" if runs else f"{entry.name}: {told}", flush=True)

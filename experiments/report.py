@@ -46,8 +46,11 @@ from experiments.harness.page import (
 from experiments.harness.parameters import Parameters
 from experiments.harness.picture import is_whole, pictures_of, save
 from experiments.harness.results import (
+    RECORDS,
     ROWS,
     Result,
+    cell,
+    digest_of,
     number_or_text,
     of_cases,
     read_records,
@@ -98,9 +101,6 @@ def collect(
             continue
         if fault:
             wrong[entry] = fault
-        elif not result.run_code:  # of a time when they were not written down
-            run_code, claims_code = (fingerprint(entry.module, f) for f in ("run", "claims"))
-            result = replace(result, run_code=run_code, claims_code=claims_code)
         found.append((entry, result))
     return found, missing, wrong
 
@@ -120,36 +120,57 @@ def _other_parameters(entry: Entry, result: Result) -> str:
 
 def _beside_page(entry: Entry, kept: Result) -> tuple[Result, str]:
     """A result whose rows lie beside the page, judged by the code of now; and what is wrong with it."""
+    experiment = load(entry)
+    source = kept.folder / f"{entry.name}.csv"
     fault = _other_parameters(entry, kept)
-    if not fault and kept.run_code != fingerprint(entry.module, "run"):
+    if kept.rows != digest_of_file(source):
+        fault = f"written down for other rows than those in {source.name}"
+    elif not fault and kept.cases != cases_now(experiment):
+        fault = "made of other runs than there are now"
+    elif not fault and kept.run_code != fingerprint(entry.module, "run"):
         fault = "made by other code than is here now"
     code = fingerprint(entry.module, "claims")
     if kept.claims and kept.claims_code == code:
         return kept, fault
-    claims = _judged(entry, kept.folder / f"{entry.name}.csv")
+    claims = _judged(experiment, kept, source)
     if claims is None:
         return kept, fault or "judged by other code than is here now"
     return replace(kept, claims=claims, claims_code=code), fault
 
 
-def _judged(entry: Entry, source: Path) -> tuple[Claim, ...] | None:
+def cases_now(experiment: Experiment) -> str:
+    """Digest of an experiment's runs at the paper's scale."""
+    made = experiment.cases(experiment.parameters["paper"])
+    return digest_of([dict(case) for case in made])
+
+
+def digest_of_file(path: Path) -> str:
+    """Of its text; "" if there is none."""
+    return digest_of(path.read_text(encoding="utf-8")) if path.is_file() else ""
+
+
+def _judged(experiment: Experiment, result: Result, source: Path) -> tuple[Claim, ...] | None:
     """The claims of an experiment from the rows beside the page, if all of them lie there."""
-    experiment = load(entry)
     if not source.is_file() or experiment.series or experiment.excerpt:
         return None
-    parameters = experiment.parameters["paper"]
+    parameters = _parameters(experiment, result)
     try:
         return tuple(experiment.claims(read_rows(source, parameters), parameters))
-    except (KeyError, ValueError, IndexError):
+    except (LookupError, ValueError, TypeError, ArithmeticError):
         return None
 
 
 def _without_claims(entry: Entry, result: Result, source: Path) -> Result:
     """A result as it is written down: without claims, if the rows beside the page say the same."""
-    again = _judged(entry, source)
-    told = [(claim.sentence, claim.verdict) for claim in result.claims]
-    same = again is not None and told == [(claim.sentence, claim.verdict) for claim in again]
-    return replace(result, claims=()) if same else result
+    again = _judged(load(entry), result, source)
+    same = again is not None and _told(entry, replace(result, claims=again)) == _told(entry, result)
+    return replace(result, claims=() if same else result.claims, rows=digest_of_file(source))
+
+
+def _told(entry: Entry, result: Result) -> list[list[str]]:
+    """All that claims and their parts say, with a reader's digits."""
+    rows = claims_table([(entry, result)])
+    return [[cell(value) for value in row.values()] for row in rows]
 
 
 def _parameters(experiment: Experiment, result: Result) -> Parameters:
@@ -172,9 +193,12 @@ def write_page(
     """Write a paper's page in both forms, and what it shows; returns the Markdown file.
 
     Raises:
-        ValueError: a main claim that no experiment makes; nothing is written then.
+        ValueError: a main claim that no experiment makes; a page at the paper's scale that one of another
+            would replace. Nothing is written then.
     """
     pictures = out / paper
+    if scale != "paper" and (pictures / RECORDS).is_file():
+        raise ValueError(f"out = {out}: has the page at the paper's scale, which stays")
     without_series, beside = {}, {}
     for entry, result in found:
         experiment = load(entry)

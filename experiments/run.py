@@ -38,6 +38,7 @@ from experiments.harness.parameters import Parameters
 from experiments.harness.picture import pictures_of
 from experiments.harness.results import (
     Result,
+    digest_of,
     frame_of,
     read_table,
     table_file,
@@ -178,6 +179,7 @@ def make_result(
         tables=tuple(tables),
         run_code=fingerprint(experiment.entry.module, "run"),
         claims_code=fingerprint(experiment.entry.module, "claims"),
+        cases=digest_of(cases),
     )
     write_result(result, frame, figures, tables)
     return result

@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from experiments import repeat, report
-from experiments.harness.catalogue import PAPERS, entries
+from experiments import repeat, report, run
+from experiments.harness.catalogue import PAPERS, entries, load, matching
 from experiments.harness.claims import about, exact
 from experiments.harness.fingerprint import fingerprint
 from experiments.harness.results import read_records, write_records
 
 NAME, PAPER = "blitzscale-fig12", "blitzscale"
+(ENTRY,) = matching([NAME])
 
 
 @pytest.fixture
@@ -25,7 +26,8 @@ def pages(tmp_path):
     for path in (report.PAGES / PAPER).glob(f"{NAME}*"):
         shutil.copy(path, beside)
     kept = read_records(report.PAGES / PAPER)[NAME]
-    write_records(beside, [replace(kept, run_code="older", repeated=0)])
+    digests = {"cases": report.cases_now(load(ENTRY)), "rows": kept.rows}
+    write_records(beside, [replace(kept, run_code="older", repeated=0, **digests)])
     return tmp_path / "pages"
 
 
@@ -40,14 +42,17 @@ def paged(pages, *words):
     return status, path.read_text() if path.exists() else ""
 
 
-def change(pages, column, value):
+def change(pages, change_rows):
+    """Other rows beside the page, written down as its own."""
     path = pages / PAPER / f"{NAME}.csv"
     rows = list(csv.DictReader(path.read_text().splitlines()))
-    rows[0][column] = value
+    change_rows(rows)
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
+    kept = read_records(pages / PAPER)[NAME]
+    write_records(pages / PAPER, [replace(kept, rows=report.digest_of_file(path))])
 
 
 def test_every_page_has_its_records():
@@ -83,18 +88,63 @@ def test_as_few_runs_as_asked_for_are_done_again(pages, capsys):
 def test_a_row_that_differs_is_named(pages, capsys):
     path = pages / PAPER / f"{NAME}.csv"
     column = path.read_text().partition("\n")[0].split(",")[-1]
-    change(pages, column, "12345.6")
+    change(pages, lambda rows: rows[0].update({column: "12345.6"}))
     assert again(pages, "share=1") == 1
     assert f"{column} " in (told := capsys.readouterr().out)
     assert " for 12345.6" in told
     assert read_records(pages / PAPER)[NAME].run_code == "older"
 
 
-def test_numbers_of_the_clock_are_not_compared():
-    known, case = [{"n": "3", "seconds": "0.25"}], {"n": 3}
-    assert repeat.difference(case, known, [{"seconds": 0.3}]) == "seconds 0.3 for 0.25"
-    assert repeat.difference(case, known, [{"seconds": 0.3}], ("seconds",)) == ""
-    assert repeat.difference(case, known, [], ("seconds",)) == "no rows now"
+def test_rows_that_were_not_written_down_are_refused(pages, capsys):
+    path = pages / PAPER / f"{NAME}.csv"
+    path.write_text(path.read_text() + path.read_text().splitlines()[-1] + "\n")
+    assert again(pages, "share=1") == 1
+    assert "other rows than were written down" in capsys.readouterr().out
+    assert paged(pages)[0] == 1
+    assert "written down for other rows" in capsys.readouterr().err
+
+
+def test_rows_too_many_or_too_few_are_told(pages, capsys):
+    change(pages, lambda rows: rows.append(dict(rows[-1])))
+    assert again(pages, "share=1") == 1
+    assert "a row less than there" in capsys.readouterr().out
+
+
+def test_other_runs_than_there_are_now_are_refused(pages, capsys):
+    kept = read_records(pages / PAPER)[NAME]
+    write_records(pages / PAPER, [replace(kept, cases="others")])
+    assert again(pages) == 1
+    assert "other runs now" in capsys.readouterr().out
+    assert paged(pages)[0] == 1
+    assert "made of other runs than there are now" in capsys.readouterr().err
+
+
+def test_a_quick_page_replaces_no_page_of_the_papers_scale(pages, tmp_path, capsys):
+    folder = tmp_path / "results"
+    assert run.main([NAME, f"out={folder}", "workers=1"]) == 0
+    words = [f"paper={PAPER}", f"out={pages}", f"results={folder}", "scale=quick"]
+    assert report.main(words) == 1
+    assert "has the page at the paper's scale, which stays" in capsys.readouterr().err
+
+
+def test_rows_are_compared_both_ways():
+    experiment = replace(load(ENTRY), clocks=("seconds",), excerpt=None, series=("second",))
+    case = {"n": 3}
+
+    def told(known, made, of=experiment):
+        return repeat.difference(of, case, known, made)
+
+    known = [{"n": "3", "x": "0.25", "seconds": "1"}]
+    assert told(known, [{"x": 0.25, "seconds": 2.0}]) == ""
+    assert told(known, [{"x": 0.25000001}, {"kind": "second", "x": 9.0}]) == ""
+    assert told(known, [{"x": 0.3}]) == "x 0.3 for 0.25"
+    assert told(known, [{"x": 0.25}, {"x": 0.25}]) == "2 rows for 1"
+    assert told(known * 2, [{"x": 0.25}]) == "a row less than there"
+    assert told(known, [{"x": 0.25, "failed": 9}]) == "failed 9, which the rows there have not"
+    assert told(known, [{"x": 0.25, "failed": None}]) == ""
+    assert told(known, []) == "no rows now"
+    some = replace(experiment, excerpt=lambda frame, parameters: frame)
+    assert told(known, [{"x": 0.25, "failed": 9}, {"x": 7.0}], some) == ""
 
 
 def test_claims_beside_the_page_are_judged_by_the_code_of_now(pages):

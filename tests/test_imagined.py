@@ -14,12 +14,14 @@ from llmscale_env.sim.engine import make_engine
 from llmscale_env.sim.fast import FastEngine
 from llmscale_env.sim.reference import ReferenceEngine
 from llmscale_env.sim.spec import RequestState
+from llmscale_env.workload.prefixes import Prefixes
 from llmscale_env.workload.requests import RequestTable
 from tests.engine_cases import first_difference, run_case
 from tests.refusals import refuses
 from tests.small_clusters import column, pool, queued, run, table
 from tests.small_tables import COLUMNS
 from tests.test_streaming import cases, part
+from tests.test_vllm_v1 import cluster
 
 N_CASES = int(os.environ.get("LLMSCALE_STREAM_CASES", "60"))
 OVER = (RequestState.FUTURE, RequestState.FINISHED, RequestState.REJECTED)
@@ -128,6 +130,11 @@ def test_both_engines_go_on_alike_with_another_future(kind: str) -> None:
     assert (Changing.seen["imagined_at_its_last_step"] > 0) == (kind == "v1")
 
 
+def named_only(*names: int) -> Prefixes:
+    """Sequences that have nothing in common."""
+    return Prefixes(list(names), [0] * (len(names) + 1), [], [])
+
+
 NOBODY = part(table((0, 1, 1)), 0, 0)
 
 
@@ -163,6 +170,34 @@ def test_others_arrive_in_place_of_those_to_come(engine_class: Any) -> None:
     assert column(engine, "finished_ps") == finishes(engine_class, (0, 4, 3), (100, 2, 2))
 
 
+def test_names_that_are_taken_are_refused_before_anything_changes(engine_class: Any) -> None:
+    spec = cluster(blocks=30, prefix_cache=True)
+    rows = table((0, 4, 3), (90, 4, 9), (600, 4, 3))
+    named = replace(rows, prefixes=named_only(5, 6, 7))
+    engine = run(engine_class, spec, named, 100)
+    later = replace(table((200, 4, 2)), prefixes=named_only(3))
+    refuses("prefixes.name", engine.imagine, np.array([1]), np.array([30]), later)
+    engine.advance(10**6)
+    assert column(engine, "emitted_tokens") == [3, 9, 3]
+    engine = run(engine_class, queued(pool()), named, 100)
+    engine.imagine(np.array([1]), np.array([30]), later)  # without a cache names mean nothing
+    engine.advance(10**6)
+    assert column(engine, "emitted_tokens") == [3, 30, 2]
+
+
+def test_a_saved_future_is_the_callers_no_more() -> None:
+    batch = make_engine(queued(pool()), 1, "reference")
+    batch.reset(0, table((0, 4, 9)))
+    batch.advance(0, 20)
+    ids = np.array([0])
+    batch.imagine(0, ids, np.array([5]), NOBODY)
+    saved = batch.save(0)
+    ids[0] = 7
+    batch.restore(0, saved)
+    batch.advance(0, 10**6)
+    assert batch.results(0)["emitted_tokens"].tolist() == [5]
+
+
 def test_a_window_counts_the_arrivals_that_came() -> None:
     for name in ("fast", "reference"):
         batch = make_engine(queued(pool()), 1, name)
@@ -194,6 +229,7 @@ def test_bad_futures_are_refused_and_change_nothing(engine_class: Any) -> None:
     bad("output_tokens: 2 of them, must be one for each of 1 ids", [1], [3, 3])
     bad("ids: one stands there twice", [1, 1], [3, 3])
     bad("output_tokens: of shape", [1], [3.5])
+    bad("output_tokens: of shape", [1], np.array([3], "m8[s]"))
     bad(r"arrival_ps\[0\] = 50: must be at least 100", [1], [3], table((50, 2, 2)))
     engine.advance(10**6)
     assert column(engine, "emitted_tokens") == [3, 9, 3]

@@ -67,12 +67,17 @@ def _panel(axes: Any, name: str, claim: Claim) -> None:
         ]
         axes.axvspan(*ends, color=COLOURS[Verdict.REPRODUCED], alpha=0.1, lw=0)
     names = [f"{part.sentence}{' (ours)' if part.question else ''}" for part in claim.parts]
-    axes.set_yticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), [_plain(name) for name in names])
     axes.set_ylim(len(names) - 0.5, -1.0)
     axes.set_xlim(low, high)
-    axes.set_title(textwrap.fill(f"{name}: {claim.paper}", 72), fontsize=10, loc="left")
+    axes.set_title(textwrap.fill(_plain(f"{name}: {claim.paper}"), 72), fontsize=10, loc="left")
     axes.set_xlabel(claim.unit.removesuffix(f" ({_shown(claim)})"))
     axes.grid(alpha=0.3, axis="x")
+
+
+def _plain(text: str) -> str:
+    """Dollars as they are: to matplotlib they begin a formula."""
+    return text.replace("$", r"\$")
 
 
 def _shown(claim: Claim) -> str:

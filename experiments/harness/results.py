@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import math
@@ -49,6 +50,8 @@ class Result:
         folder: where it lies.
         tables: file names, of CSV files.
         run_code, claims_code: fingerprints of what its runs and its claims depend on, each without the other.
+        cases: digest of the runs (`digest_of`).
+        rows: digest of the file of rows beside the page; "" where none lies there.
         repeated: how many of the runs later code has done again, with the same rows (`experiments.repeat`).
     """
 
@@ -67,6 +70,8 @@ class Result:
     tables: tuple[str, ...] = ()
     run_code: str = ""
     claims_code: str = ""
+    cases: str = ""
+    rows: str = ""
     repeated: int = 0
 
     def as_dict(self) -> dict[str, Any]:
@@ -91,6 +96,11 @@ class Result:
             "folder": folder,
         }
         return cls(**{**data, **changed})
+
+
+def digest_of(value: Any) -> str:
+    """Sixteen hex digits for what JSON can hold."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def frame_of(cases: Sequence[Mapping[str, Any]], rows: Sequence[Any]) -> DataFrame:
@@ -218,7 +228,7 @@ def rows_beside_page(
     if not rows:
         return None
     short = [[few_digits(value) for value in row] for row in rows]
-    known = _constants(parameters)
+    known = constants(parameters)
     used = [
         k
         for k, name in enumerate(names)
@@ -283,7 +293,7 @@ def few_digits(value: str) -> str:
     return f"{number:.{DIGITS}g}"
 
 
-def _constants(parameters: Parameters) -> dict[str, str]:
+def constants(parameters: Parameters) -> dict[str, str]:
     """Parameters of one value, as cells; none of whose value is None, which a cell cannot tell."""
     return {
         name: few_digits(str(value))
@@ -336,6 +346,22 @@ def read_records(folder: Path) -> dict[str, Result]:
     if not path.is_file():
         return {}
     try:
-        return {name: Result.from_dict(data, folder) for name, data in read_json(path).items()}
+        found = {name: Result.from_dict(data, folder) for name, data in read_json(path).items()}
+        for name, result in found.items():
+            _check(name, result)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: cannot be read ({error})") from None
+    return found
+
+
+def _check(name: str, result: Result) -> None:
+    if result.name != name:
+        raise ValueError(f"{name}: has the name {result.name!r}")
+    texts = ("scale", "figure", "command", "code", "run_code", "claims_code", "cases", "rows")
+    wrong = [each for each in texts if not isinstance(getattr(result, each), str)]
+    numbers = (result.runs, result.wall_s, result.repeated)
+    wrong += ["runs, wall_s or repeated"] * any(not isinstance(n, (int, float)) for n in numbers)
+    files = (*result.pictures, *result.tables)
+    wrong += ["pictures or tables"] * any(not isinstance(file, str) for file in files)
+    if wrong or result.scale != "paper":
+        raise ValueError(f"{name}: {', '.join(wrong) or 'scale'} is not what it must be")

@@ -89,7 +89,7 @@ def check_lengths(
     found = []
     for name, values in (("ids", ids), ("output_tokens", output_tokens)):
         array = np.asarray(values)
-        if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or len(array) == 0):
+        if array.ndim != 1 or not (array.dtype.kind in "iu" or len(array) == 0):
             raise ValueError(
                 f"{name}: of shape {array.shape} and {array.dtype}, must be (n,) integers"
             )

@@ -27,6 +27,7 @@ from llmscale_env.sim.streaming import (
     check_later,
     check_lengths,
     check_streams,
+    names_of,
 )
 from llmscale_env.workload.requests import RequestTable
 
@@ -137,14 +138,18 @@ class Streaming(ABC):
         longest = np.array(self.spec.longest_tokens)[mine["llm"]] - mine["input"]
         check_imagined(ids, found["state"], output_tokens, longest - self.spec.half_block_tokens)
         check_later(self.spec, later, int(glob["now_ps"]), -1)
+        never = n < int(glob["n_requests"])
+        next_name = int(glob["next_name"]) if states.const["caches"][0] else 0
+        if never and states.const["caches"][0]:
+            next_name = int(states.blocks["name"][e, n])
+        names_of(later, next_name)
         imagined.imagine(handle, places, output_tokens)
-        if n < int(glob["n_requests"]):
+        glob["next_name"] = next_name
+        if never:
             glob["next_id"] = states.ids[e, n]
-            glob["next_name"] = 0
-            if states.const["caches"][0]:
-                glob["next_name"] = states.blocks["name"][e, n]
-                kept = states.blocks[e, :n]
-                glob["n_spans"] = (kept["span"] + kept["n_spans"]).max(initial=0)
+        if never and states.const["caches"][0]:
+            kept = states.blocks[e, :n]
+            glob["n_spans"] = (kept["span"] + kept["n_spans"]).max(initial=0)
         begin = _begins(states.tally["end"][e])
         passed = states.tally["cursor"][e] - begin
         aged = states.aging["cursor"][e] - begin[:, None]

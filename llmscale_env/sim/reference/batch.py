@@ -124,7 +124,8 @@ class ReferenceBatch:
         """Requests of episode `e` have other lengths from now on, and others arrive."""
         self.engines[e].imagine(ids, output_tokens, later)
         self._watches[e].expect_others()
-        self._done[e].append(("imagine", (ids, output_tokens, later), {}))
+        known = (np.array(ids), np.array(output_tokens), later)
+        self._done[e].append(("imagine", known, {}))
 
     ids = _read(ReferenceEngine.ids)
 

@@ -217,14 +217,17 @@ class ReferenceEngine(FleetOrders, PlacementOrders, RegionOrders, Observation):
         most = np.array(longest, np.int64) - self.spec.half_block_tokens
         check_imagined(ids, np.array(states, np.int8), output_tokens, most)
         check_later(self.spec, later, self.now_ps, -1)
+        never = [r for r in self.requests if r.state == RequestState.FUTURE]
+        caches = any(pool.v1 is not None and pool.v1.prefix_cache for pool in self.spec.pools)
+        next_name = (never[0].name if never else self._next_name) if caches else 0
+        names_of(later, next_name)
         for request, tokens in zip(mine, output_tokens.tolist(), strict=True):
             if not self._has_last_step(request):
                 sure = request.emitted + max(1, request.to_come)
                 self.events["imagined_too_short"] += tokens < sure
                 request.output_tokens = max(sure, tokens)
-        never = [r for r in self.requests if r.state == RequestState.FUTURE]
-        if never:
-            self._next_id, self._next_name = never[0].id, never[0].name
+        self._next_id = never[0].id if never else self._next_id
+        self._next_name = next_name
         self.requests = [r for r in self.requests if r.state != RequestState.FUTURE]
         self.by_id = {r.id: r for r in self.requests}
         self._last_arrival_ps = -1
