@@ -130,7 +130,7 @@ def test_prefill_workers_follow_the_rate():
 
 
 def test_finished_requests_enter_the_history():
-    scenario = load_scenario("aladdin-13b-a100", horizon_s=13.0)
+    scenario = load_scenario("aladdin-13b-a100", horizon_s=60.0)
     # 30 prompts of 3,000 tokens, longer than any of the history, are answered with 77 tokens.
     requests = requests_of(scenario, np.linspace(0.05, 6.0, 30), 3000, 77)
     scenario = load_scenario(scenario, **{"classes.chat.ttft_s": 10.0})

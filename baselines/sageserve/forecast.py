@@ -347,7 +347,8 @@ def in_sample(
 ) -> Floats:
     """The ablation "in-sample", as the released code has it, for `future`.
 
-    One model per series, fitted to all of it, predicts every bin from the true bins before it.
+    One model per series, fitted to all of it, predicts every bin from the true bins before it; where none
+    can be fitted, each bin is the one before it.
 
     Args:
         interactive: (bins, LLM, region) tokens per second.
@@ -375,10 +376,13 @@ def in_sample(
                 enforce_stationarity=method == "mle",
                 enforce_invertibility=method == "mle",
             )
-            result = (
-                model.fit(method_kwargs={"maxiter": 50, "disp": 0}, cov_type="none")
-                if method == "mle"
-                else model.fit(method="hannan_rissanen", cov_type="none")
-            )
-            fitted[:, k] = np.asarray(result.predict()) * scale
+            try:
+                result = (
+                    model.fit(method_kwargs={"maxiter": 50, "disp": 0}, cov_type="none")
+                    if method == "mle"
+                    else model.fit(method="hannan_rissanen", cov_type="none")
+                )
+                fitted[:, k] = np.asarray(result.predict()) * scale
+            except (ValueError, np.linalg.LinAlgError):  # too few bins, or too much alike
+                fitted[:, k] = flat[[0, *range(len(flat) - 1)], k]
     return np.maximum(fitted, 0.0).reshape(series.shape)

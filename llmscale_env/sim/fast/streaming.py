@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmscale_env.sim.fast import observe, windows
-from llmscale_env.sim.fast.serving import imagined
+from llmscale_env.sim.fast import imagined, observe, windows
 from llmscale_env.sim.fast.state.cache_records import Loose, with_spans
 from llmscale_env.sim.fast.state.layout import State
 from llmscale_env.sim.fast.state.reset import put_requests
