@@ -60,10 +60,7 @@ LEARNT = (
     "to save. With 99 % of requests on time it decodes 25 requests/s of Llama-2-70B on 66.7 GPUs, where a "
     "fluid needs 64.7. The paper's 60 % cannot be saved from that.",
     "The saving over default vLLM comes from the degree of the workers. Llama-2-7B at 5 requests/s needs 8 "
-    "GPUs in workers of 4. In workers of 1, either placement needs about 3.",
-    "Placement pays where prompts are long and all requests count. With whole conversations as prompts, 20 "
-    "requests/s of Llama-2-7B need 59 GPUs with shortest queue and 27 with Aladdin. With first turns both "
-    "need 7 to 10.",
+    "GPUs in workers of 4. In workers of 1, shortest queue needs 2.67 of them and Aladdin 2.",
     "Best fit keeps the SLOs of all requests only if a request whose prefill is under way counts as ongoing "
     "in constraint (d). It has saved nothing yet, so that nothing may join it. Before we read it so, no run "
     "of Llama-2-70B got to 100 %.",
