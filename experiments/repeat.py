@@ -24,7 +24,7 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -60,44 +60,50 @@ Row = Mapping[str, str]
 
 def drawn(cases: Sequence[Case], rows: Sequence[Row], share: float, least: int) -> list[Case]:
     """Some runs of those that have rows beside the page; none that time the machine."""
-    there = [case for case in cases if not case.get("timed") and _known(case, rows)]
+    names = columns_of(cases)
+    there = [case for case in cases if not case.get("timed") and known(case, rows, names)]
     return sorted(there, key=digest_of)[: max(least, math.ceil(share * len(there)))]
 
 
-def _known(case: Case, rows: Sequence[Row]) -> list[Row]:
-    """The rows of a run."""
+def columns_of(cases: Sequence[Case]) -> set[str]:
+    """What tells runs apart; a run may lack some that others have."""
+    return {name for case in cases for name in case}
+
+
+def known(case: Case, rows: Sequence[Row], names: Collection[str]) -> list[Row]:
+    """The rows of a run; `names`: `columns_of` all runs."""
     cells = {
-        name: few_digits(str(value))
-        for name, value in case.items()
-        if rows and name in rows[0] and value is not None and not isinstance(value, (dict, list))
+        name: _cell(case.get(name))
+        for name in names
+        if rows and name in rows[0] and not isinstance(case.get(name), (dict, list))
     }
     return [row for row in rows if all(row[name] == cell for name, cell in cells.items())]
 
 
 def difference(
-    experiment: Experiment, case: Case, known: Sequence[Row], made: Sequence[Mapping[str, Any]]
+    experiment: Experiment, case: Case, there: Sequence[Row], made: Sequence[Mapping[str, Any]]
 ) -> str:
     """How the rows of a run that was done again differ from those that are known; "" if they do not.
 
     Args:
         experiment: of the run.
         case: the run.
-        known: its rows as they lie beside the page: all but those of series, or an excerpt.
+        there: its rows as they lie beside the page: all but those of series, or an excerpt.
         made: its rows now.
     """
     clocks, left_out = experiment.clocks, constants(experiment.parameters["paper"])
-    names = [name for name in known[0] if name not in clocks]
+    names = [name for name in there[0] if name not in clocks]
     now = []
     for row in made:
         if not experiment.excerpt and row.get("kind") in experiment.series:
             continue
         cells = {name: _cell(value) for name, value in {**case, **row}.items()}
         now.append(tuple(cells.get(name, "") for name in names))
-        new = set(row) - set(known[0]) - set(clocks)
+        new = set(row) - set(there[0]) - set(clocks)
         odd = [n for n in sorted(new) if cells[n] not in ("", left_out.get(n, ""))]
         if odd and not experiment.excerpt:
             return f"{odd[0]} {cells[odd[0]]}, which the rows there have not"
-    was = [tuple(row[name] for name in names) for row in known]
+    was = [tuple(row[name] for name in names) for row in there]
     missing = Counter(was) - Counter(now)
     if missing and not now:
         return "no rows now"
@@ -148,13 +154,14 @@ def repeat(
     except csv.Error as error:
         raise ValueError(f"{source}: cannot be read ({error})") from None
     made = experiment.cases(experiment.parameters["paper"])
-    todo = drawn(json.loads(json.dumps([dict(case) for case in made])), rows, share, least)
+    cases = json.loads(json.dumps([dict(case) for case in made]))
+    names, todo = columns_of(cases), drawn(cases, rows, share, least)
     if not todo:
         return 0, "no runs whose rows lie there"
     cache, odd = RunCache(folder / "cache" / entry.name, code), ""
     kept_runs = [(case, cache.get(case)) for case in todo]
     for case, run in kept_runs:
-        now = "" if run is None else difference(experiment, case, _known(case, rows), run[0])
+        now = "" if run is None else difference(experiment, case, known(case, rows, names), run[0])
         odd = odd or _told(case, now)
     left = [case for case, run in kept_runs if run is None]
     with closing(outcomes(entry.module, left, launcher)) as ended:
@@ -162,7 +169,9 @@ def repeat(
             case = outcome.case
             if not outcome.error:
                 cache.put(case, outcome.rows, outcome.wall_s)
-            found = outcome.error or difference(experiment, case, _known(case, rows), outcome.rows)
+            found = outcome.error or difference(
+                experiment, case, known(case, rows, names), outcome.rows
+            )
             odd = odd or _told(case, found)
     if not odd:
         records = read_records(beside)

@@ -95,7 +95,8 @@ def collect(
         result = read_result(folder / entry.name / scale)
         fault = _fault(entry, result) if result else ""
         if entry.name in kept and (result is None or fault):
-            result, fault = _beside_page(entry, kept[entry.name])
+            all_rows = folder / entry.name / scale / ROWS
+            result, fault = _beside_page(entry, kept[entry.name], all_rows)
         if result is None:
             missing.append(entry)
             continue
@@ -118,8 +119,11 @@ def _other_parameters(entry: Entry, result: Result) -> str:
     return "" if values == now else f"made with other parameters than those of scale {result.scale}"
 
 
-def _beside_page(entry: Entry, kept: Result) -> tuple[Result, str]:
-    """A result whose rows lie beside the page, judged by the code of now; and what is wrong with it."""
+def _beside_page(entry: Entry, kept: Result, all_rows: Path) -> tuple[Result, str]:
+    """A result whose rows lie beside the page, judged by the code of now; and what is wrong with it.
+
+    Where an excerpt lies there it is judged from `all_rows`, if these are the ones that it was taken from.
+    """
     experiment = load(entry)
     source = kept.folder / f"{entry.name}.csv"
     fault = _other_parameters(entry, kept)
@@ -132,7 +136,7 @@ def _beside_page(entry: Entry, kept: Result) -> tuple[Result, str]:
     code = fingerprint(entry.module, "claims")
     if kept.claims and kept.claims_code == code:
         return kept, fault
-    claims = _judged(experiment, kept, source)
+    claims = _judged(experiment, kept, source) or _judged_whole(experiment, kept, all_rows)
     if claims is None:
         return kept, fault or "judged by other code than is here now"
     return replace(kept, claims=claims, claims_code=code), fault
@@ -156,6 +160,22 @@ def _judged(experiment: Experiment, result: Result, source: Path) -> tuple[Claim
     parameters = _parameters(experiment, result)
     try:
         return tuple(experiment.claims(read_rows(source, parameters), parameters))
+    except (LookupError, ValueError, TypeError, ArithmeticError):
+        return None
+
+
+def _judged_whole(experiment: Experiment, kept: Result, all_rows: Path) -> tuple[Claim, ...] | None:
+    """The claims from all rows of a run, if what lies beside the page was taken from them."""
+    import pandas as pd
+
+    if not all_rows.is_file():
+        return None
+    parameters = _parameters(experiment, kept)
+    try:
+        taken = rows_beside_page(all_rows, experiment.series, parameters, experiment.excerpt)
+        if taken is None or digest_of(taken) != kept.rows:
+            return None
+        return tuple(experiment.claims(pd.read_csv(all_rows, low_memory=False), parameters))
     except (LookupError, ValueError, TypeError, ArithmeticError):
         return None
 

@@ -127,6 +127,13 @@ def test_a_quick_page_replaces_no_page_of_the_papers_scale(pages, tmp_path, caps
     assert "has the page at the paper's scale, which stays" in capsys.readouterr().err
 
 
+def test_a_run_without_a_column_has_not_the_rows_of_runs_with_it():
+    rows = [{"seed": "1", "part_s": "", "x": "2"}, {"seed": "1", "part_s": "300", "x": "3"}]
+    cases = [{"seed": 1}, {"seed": 1, "part_s": 300.0}]
+    names = repeat.columns_of(cases)
+    assert [repeat.known(case, rows, names) for case in cases] == [rows[:1], rows[1:]]
+
+
 def test_rows_are_compared_both_ways():
     experiment = replace(load(ENTRY), clocks=("seconds",), excerpt=None, series=("second",))
     case = {"n": 3}
