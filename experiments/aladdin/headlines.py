@@ -31,7 +31,7 @@ HEADLINES = (
     ),
     Headline(
         "introduction",
-        "Its online placement is near-optimal",
+        "Its online placement is near-optimal, seen in one round of packing",
         "aladdin-gap",
         "The heuristic approaches optimal scheduling",
     ),

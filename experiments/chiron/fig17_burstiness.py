@@ -175,7 +175,8 @@ def claims(frame: DataFrame, parameters: Burstiness) -> Iterator[Claim]:
                 for met in [100 * wide(mine, "cv", "slo_attainment")[within]]
             ],
             paper="sufficient",
-            how="theta = 1/3 keeps two mixed instances in reserve for each that runs interactive requests",
+            how="instances that are there take such bursts into their batches, with hardly any reserve too; "
+            "what the reserve is worth shows beyond",
             setting=f"the least met from CV {within[0]:g} to {within[-1]:g}",
         )
     if beyond:

@@ -29,7 +29,7 @@ HEADLINES = (
     ),
     Headline(
         "abstract, introduction",
-        "It satisfies all SLOs",
+        "It satisfies all SLOs, read as 95 % of TTFT within a minute",
         DAY,
         "SageServe satisfies all SLOs",
     ),
@@ -41,7 +41,7 @@ HEADLINES = (
     ),
     Headline(
         "introduction",
-        "It improves hardware utilisation",
+        "It improves hardware utilisation, of the VMs that are paid for",
         DAY,
         "SageServe improves hardware utilisation",
     ),
