@@ -21,7 +21,7 @@ from tests.engine_cases import first_difference, run_case
 from tests.refusals import refuses
 from tests.small_clusters import column, pool, queued, run, table
 from tests.small_tables import COLUMNS
-from tests.test_streaming import cases, part
+from tests.test_streaming import Streamed, cases, part
 from tests.test_vllm_v1 import cluster
 
 N_CASES = int(os.environ.get("LLMSCALE_IMAGINED_CASES", "25"))
@@ -90,6 +90,39 @@ def test_with_its_own_future_an_episode_goes_on_as_it_would(kind: str) -> None:
             _, got = run_case(DreamingReference, case)
             assert (d := first_difference(expected, got)) is None, f"seed {seed}, reference: {d}"
     assert min(Dreaming.seen["others"], Dreaming.seen["under way"]) > 50
+
+
+class Copied(Streamed):
+    """An engine that at some stops goes on as a copy of what is under way."""
+
+    def _forget(self) -> None:
+        if self.rng.random() < 0.4:
+            return
+        now_ps, known = self.engine.now_ps, self.engine.ids()
+        saved = self.engine.save_under_way()
+        self.log += self.engine.finish_log()
+        came = self.table.arrival_ps[known] < now_ps
+        none, after = np.zeros(0, np.int64), known[~came]
+        gone = self.engine.retire()
+        self.past[gone.ids] = gone.results
+        first = int(after[0]) if len(after) else self.loaded
+        copy = self.engine_class(self.engine.spec, NOBODY)
+        copy.restore(saved)
+        assert copy.ids().tolist() == [r for r in self.engine.ids() if r not in set(after)]
+        copy.imagine(none, none, part(self.table, first, self.loaded))
+        self.engine = copy
+        self.seen["copied"] += 1
+        self.seen["copied with a past"] += len(gone.ids) > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_of_what_is_under_way_goes_on_as_it_would(kind: str) -> None:
+    Copied.seen.clear()
+    for seed, case in islice(cases(kind, 9000), N_CASES):
+        _, expected = run_case(FastEngine, case)
+        _, got = run_case(Copied, case)
+        assert (d := first_difference(expected, got)) is None, f"seed {seed}: {d}"
+    assert min(Copied.seen["copied"], Copied.seen["copied with a past"]) > 50
 
 
 class Changing(Dreaming):

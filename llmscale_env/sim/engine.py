@@ -73,6 +73,16 @@ class Engine(Protocol):
                 that no instance has memory for; as `extend` about `later`. Nothing has changed then.
         """
 
+    def save_under_way(self, e: int) -> dict[str, NDArray[Any]]:
+        """As `save`, but only with requests that have arrived and are not done: no history, and no future.
+
+        It is what `save` gives of a copy of which nothing was to arrive any more (`imagine`) and whose requests
+        that are done were forgotten (`retire`). Output lengths are the true ones, for `imagine` to replace.
+
+        Raises:
+            ValueError: the cluster has flows.
+        """
+
     def ids(self, e: int) -> NDArray[np.int64]:
         """(n,) ids of the requests that episode `e` knows, in the order of `results`."""
 

@@ -229,3 +229,8 @@ class RequestTable:
             region_names=tuple(region_names),
             prefixes=prefixes,
         )
+
+
+_NO = np.zeros(0, np.int64)
+NO_REQUESTS = RequestTable(_NO, _NO, _NO, _NO, _NO, _NO, _NO)  # type: ignore[arg-type]
+"""A table without rows."""

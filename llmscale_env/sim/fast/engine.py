@@ -58,15 +58,11 @@ from llmscale_env.sim.order_checks import OrderChecks
 from llmscale_env.sim.orders import Orders, Outcome, carry_out
 from llmscale_env.sim.spec import NEVER, ClusterSpec, RequestState
 from llmscale_env.sim.spec.checks import check_range, check_requests
-from llmscale_env.workload.requests import RequestTable
+from llmscale_env.workload.requests import NO_REQUESTS, RequestTable
 
 
 class BusyError(RuntimeError):
     """Another thread is advancing these episodes."""
-
-
-_NO = np.zeros(0, np.int64)
-_NOBODY = RequestTable(_NO, _NO, _NO, _NO, _NO, _NO, _NO)  # type: ignore[arg-type]
 
 
 class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, RegionOrders):
@@ -96,7 +92,7 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         self._lock = Lock()
         self._advancing = np.zeros(n_episodes, bool)
         for e in range(n_episodes):
-            reset_episode(self.states, e, spec, _NOBODY, self.loose[e])
+            reset_episode(self.states, e, spec, NO_REQUESTS, self.loose[e])
 
     def _locate(self) -> None:
         """Tell the kernels where the arrays are (again, after they were replaced)."""
@@ -214,11 +210,6 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         loose = packed(self.loose[e], int(self.states.glob[e, 0]["extent_top"]))
         copies = {name: array.copy() for name, array in saved.items()}
         return {"cluster": self._digest, **copies, **loose._asdict()}
-
-    @cached_property
-    def _digest(self) -> NDArray[np.uint8]:
-        """(32,) of the cluster."""
-        return self.spec.digest()
 
     def restore(self, e: int, saved: dict[str, NDArray[Any]]) -> None:
         _ = self.handles[e]

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.sim.fast import imagined, observe, windows
-from llmscale_env.sim.fast.state.cache_records import Loose, with_spans
-from llmscale_env.sim.fast.state.layout import State
+from llmscale_env.sim.fast.state.cache_records import Loose, packed, with_spans
+from llmscale_env.sim.fast.state.layout import EPISODE_FIELDS, PER_REQUEST, State, length
 from llmscale_env.sim.fast.state.reset import put_requests
 from llmscale_env.sim.observed import FOUND_DTYPE, RESULT_DTYPE
 from llmscale_env.sim.spec import ClusterSpec, RequestState
@@ -31,6 +32,7 @@ from llmscale_env.sim.streaming import (
 from llmscale_env.workload.requests import RequestTable
 
 _DONE = (int(RequestState.FINISHED), int(RequestState.REJECTED))
+_Episode = dict[str, NDArray[Any]]
 _LINKS = ("next", "prev", "aux_next", "aux_prev", "run_last")
 """Fields of a request that are places of others."""
 
@@ -55,6 +57,11 @@ class Streaming(ABC):
     spec: ClusterSpec
     states: State
     loose: list[Loose]
+
+    @cached_property
+    def _digest(self) -> NDArray[np.uint8]:
+        """(32,) of the cluster."""
+        return self.spec.digest()
 
     @property
     @abstractmethod
@@ -91,19 +98,15 @@ class Streaming(ABC):
         put_requests(self.states, e, self.spec, requests, n)
         if self.states.const["caches"][0]:
             self._put_loose(e, with_spans(self.loose[e], n_spans, requests.prefixes))
-        states = self.states
-        begin = _begins(states.tally["end"][e])
-        passed = states.tally["cursor"][e] - begin
-        aged = states.aging["cursor"][e] - begin[:, None]
+        passed = _passed(self._episode(e))
         glob["n_requests"] = n + more
-        _sort_by_class(states, e, passed, aged)
+        _sort_by_class(self._episode(e), *passed)
 
     def retire(self, e: int) -> Retired:
         check_streams(self.spec)
         windows.settle(int(self.handles[e]))
         states = self.states
-        glob = states.glob[e, 0]
-        n = int(glob["n_requests"])
+        n = int(states.glob[e, 0]["n_requests"])
         req = states.req[e, :n]
         done = np.isin(req["state"], _DONE)
         if not done.any():
@@ -114,10 +117,36 @@ class Streaming(ABC):
             results[name] = req[field][gone]
         if states.const["caches"][0]:
             results["cached_tokens"] = states.blocks["cached"][e, gone]
-            self._forget_spans(e, keep)
         retired = Retired(states.ids[e, gone], results)
-        _forget(states, e, self.spec, keep)
+        left, loose = self._only(e, keep)
+        for name, array in left.items():
+            getattr(states, name)[e][..., : array.shape[-1]] = array
+        self._put_loose(e, loose)
         return retired
+
+    def save_under_way(self, e: int) -> dict[str, NDArray[Any]]:
+        check_streams(self.spec)
+        windows.settle(int(self.handles[e]))
+        states = self.states
+        glob = states.glob[e, 0]
+        n, never = int(glob["next_arrival"]), int(glob["next_arrival"]) < int(glob["n_requests"])
+        left, loose = self._only(e, np.flatnonzero(~np.isin(states.req["state"][e, :n], _DONE)))
+        mine = left["glob"][0]
+        mine["last_arrival_ps"] = -1
+        if never:
+            mine["next_id"] = states.ids[e, n]
+        caches = bool(states.const["caches"][0])
+        if never or not caches:
+            mine["next_name"] = states.blocks["name"][e, n] if caches else 0
+        k = int(mine["n_requests"])
+        for name in EPISODE_FIELDS:
+            if name in PER_REQUEST:
+                shape = (*getattr(states, name)[e].shape[:-1], length(self.spec, name, k))
+                left.setdefault(name, np.zeros(shape, getattr(states, name).dtype))
+            else:
+                left.setdefault(name, getattr(states, name)[e].copy())
+        kept = packed(loose, int(mine["extent_top"]))
+        return {"cluster": self._digest, **left, **kept._asdict()}
 
     def imagine(
         self,
@@ -149,11 +178,9 @@ class Streaming(ABC):
         if never and states.const["caches"][0]:
             kept = states.blocks[e, :n]
             glob["n_spans"] = (kept["span"] + kept["n_spans"]).max(initial=0)
-        begin = _begins(states.tally["end"][e])
-        passed = states.tally["cursor"][e] - begin
-        aged = states.aging["cursor"][e] - begin[:, None]
+        passed = _passed(self._episode(e))
         glob["n_requests"], glob["last_arrival_ps"] = n, -1
-        _sort_by_class(states, e, passed, aged)
+        _sort_by_class(self._episode(e), *passed)
         self.extend(e, later)
 
     def look_up(self, episodes: NDArray[np.int64], requests: NDArray[np.int64]) -> NDArray[Any]:
@@ -169,17 +196,60 @@ class Streaming(ABC):
         observe.look_up(handles, np.ascontiguousarray(requests, np.int64), rows, found)
         return rows, found
 
-    def _forget_spans(self, e: int, keep: NDArray[np.int64]) -> None:
-        """Move what the requests at places `keep` have of a prefix cache together."""
-        rows, glob = self.states.blocks[e, keep], self.states.glob[e, 0]
-        counts = rows["n_spans"].astype(np.int64)
-        first = np.concatenate([[0], np.cumsum(counts)])
-        kept = np.repeat(rows["span"] - first[:-1], counts) + np.arange(first[-1])
-        span = np.append(self.loose[e].span[kept], self.loose[e].span[:1])  # never empty
-        rows["span"] = first[:-1]
-        self.states.blocks[e, : len(keep)] = rows
-        glob["n_spans"] = first[-1]
-        self._put_loose(e, self.loose[e]._replace(span=span))
+    def _episode(self, e: int) -> _Episode:
+        """The arrays of one episode."""
+        return {name: getattr(self.states, name)[e] for name in EPISODE_FIELDS}
+
+    def _only(self, e: int, keep: NDArray[np.int64]) -> tuple[_Episode, Loose]:
+        """Episode `e` with the requests at places `keep` alone: arrays that change, as copies.
+
+        Those by request are as long as there are requests, what else names a place is moved along.
+        """
+        one, k = self._episode(e), len(keep)
+        n = int(one["glob"][0]["n_requests"])
+        passed = _passed(one, keep)
+
+        def moved(places: NDArray[Any]) -> NDArray[np.int64]:
+            """Where requests at these places are then; -1 for nobody."""
+            found = np.searchsorted(keep, places)
+            there = np.append(keep, n)[found] == places
+            return np.where(there, found, -1)
+
+        left = {name: one[name][keep] for name in ("req", "ids")}
+        changed = ("glob", "lists", "heap", "lease", "queue", "tally", "aging")
+        left |= {name: one[name].copy() for name in changed}
+        for name in _LINKS:
+            left["req"][name] = moved(left["req"][name])
+        if self.spec.regional:
+            under_way = int(one["glob"][0]["n_transit"])
+            left["roam"], left["transit"] = one["roam"][keep], one["transit"][:, :k].copy()
+            left["transit"][1, :under_way] = moved(left["transit"][1, :under_way])
+        left["lists"][:, :2] = moved(left["lists"][:, :2])
+        ending = one["lists"][self.states.const["row_ending"][0] :, 2][: self.spec.n_instances]
+        in_heap = one["inst"]["n_dec"] - ending
+        decoding = np.arange(one["heap"].shape[1]) < in_heap[:, None]
+        ends = one["heap"][decoding]
+        left["heap"][decoding] = (ends & ~_PLACE_BITS) | moved(ends & _PLACE_BITS)
+        left["lease"]["last_first"] = moved(left["lease"]["last_first"])
+        left["queue"]["last_run"] = moved(left["queue"]["last_run"])
+
+        glob = left["glob"][0]
+        glob["n_requests"] = k
+        glob["next_arrival"] = glob["arrival_cursor"] = np.searchsorted(keep, glob["next_arrival"])
+        for name in ("n_finished", "finish_cursor", "n_first_tokens", "first_cursor"):
+            glob[name] = 0  # who has finished is gone, and first tokens have been counted
+        loose = self.loose[e]
+        if self.states.const["caches"][0]:
+            rows = one["blocks"][keep]
+            counts = rows["n_spans"].astype(np.int64)
+            first = np.concatenate([[0], np.cumsum(counts)])
+            kept = np.repeat(rows["span"] - first[:-1], counts) + np.arange(first[-1])
+            span = np.append(loose.span[kept], loose.span[:1])  # never empty
+            rows["span"], left["blocks"] = first[:-1], rows
+            glob["n_spans"], loose = first[-1], loose._replace(span=span)
+        left["by_class"] = np.zeros(k, np.int64)
+        _sort_by_class(left, *passed)
+        return left, loose
 
     def _named(self, e: int, rows: NDArray[Any] | Sequence[int]) -> NDArray[np.int64]:
         """Ids of the requests at these places."""
@@ -187,62 +257,38 @@ class Streaming(ABC):
         return named
 
 
-def _begins(ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(C,) where each class begins in `by_class`."""
-    return np.concatenate([[0], ends[:-1]])
+def _passed(
+    one: _Episode, keep: NDArray[np.int64] | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Requests (those at places `keep`) of each class before the cursors of `tally` (C,) and `aging`."""
+    ends = one["tally"]["end"]
+    begin = np.concatenate([[0], ends[:-1]])
+    cursors = (one["tally"]["cursor"], one["aging"]["cursor"])
+    if keep is None:
+        return cursors[0] - begin, cursors[1] - begin[:, None]
+    n = int(one["glob"][0]["n_requests"])
+    by_class = np.append(one["by_class"][:n], n)
+    classes = one["req"]["cls"][keep]
+    found = []
+    for cursor, end in zip(cursors, (ends, ends[:, None]), strict=True):
+        # Places rise within a class: those before the cursor are those below its place.
+        place = np.where(cursor < end, by_class[np.minimum(cursor, n)], n)
+        mine = [np.searchsorted(keep[classes == c], place[c]) for c in range(len(ends))]
+        found.append(np.array(mine, np.int64).reshape(cursor.shape))
+    return found[0], found[1]
 
 
-def _sort_by_class(
-    states: State, e: int, passed: NDArray[np.int64], aged: NDArray[np.int64]
-) -> None:
+def _sort_by_class(one: _Episode, passed: NDArray[np.int64], aged: NDArray[np.int64]) -> None:
     """Make `by_class` anew, with the cursors so many requests after the beginnings of classes."""
-    n = int(states.glob[e, 0]["n_requests"])
-    classes = states.req["cls"][e, :n]
+    n = int(one["glob"][0]["n_requests"])
+    classes = one["req"]["cls"][:n]
     order = np.argsort(classes, kind="stable")
-    states.by_class[e, :n] = order
+    one["by_class"][:n] = order
     ends = np.cumsum(np.bincount(classes, minlength=len(passed)))
-    begin = _begins(ends)
-    states.tally["end"][e] = states.aging["end"][e] = ends
-    states.tally["cursor"][e] = begin + passed
+    begin = np.concatenate([[0], ends[:-1]])
+    one["tally"]["end"] = one["aging"]["end"] = ends
+    one["tally"]["cursor"] = begin + passed
     cursor = begin[:, None] + aged
-    states.aging["cursor"][e] = cursor
+    one["aging"]["cursor"] = cursor
     first = np.append(order, n)[np.minimum(cursor, n)]
-    states.aging["first_id"][e] = np.where(cursor < ends[:, None], first, n)
-
-
-def _forget(states: State, e: int, spec: ClusterSpec, keep: NDArray[np.int64]) -> None:
-    """Move the requests at places `keep` together, and everything that names a place along."""
-    glob = states.glob[e, 0]
-    n, k = int(glob["n_requests"]), len(keep)
-    moved = np.full(n + 1, -1, np.int64)  # its end answers to "nobody", -1
-    moved[keep] = np.arange(k)
-
-    kept_before = np.zeros(n + 1, np.int64)
-    kept_before[1:] = np.cumsum((moved[:n] >= 0)[states.by_class[e, :n]])
-    begin = _begins(states.tally["end"][e])
-    passed = kept_before[states.tally["cursor"][e]] - kept_before[begin]
-    aged = kept_before[states.aging["cursor"][e]] - kept_before[begin][:, None]
-
-    rows = states.req[e, keep]
-    for name in _LINKS:
-        rows[name] = moved[rows[name]]
-    states.req[e, :k] = rows
-    states.ids[e, :k] = states.ids[e, keep]
-    if spec.regional:
-        states.roam[e, :k] = states.roam[e, keep]
-        under_way = int(glob["n_transit"])
-        states.transit[e, 1, :under_way] = moved[states.transit[e, 1, :under_way]]
-    states.lists[e, :, :2] = moved[states.lists[e, :, :2]]
-    ending = states.lists[e, states.const["row_ending"][0] :, 2][: spec.n_instances]
-    in_heap = states.inst["n_dec"][e] - ending
-    decoding = np.arange(states.heap.shape[2]) < in_heap[:, None]
-    ends = states.heap[e][decoding]
-    states.heap[e][decoding] = (ends & ~_PLACE_BITS) | moved[ends & _PLACE_BITS]
-    states.lease["last_first"][e] = moved[states.lease["last_first"][e]]
-    states.queue["last_run"][e] = moved[states.queue["last_run"][e]]
-
-    glob["n_requests"] = k
-    glob["next_arrival"] = glob["arrival_cursor"] = np.searchsorted(keep, glob["next_arrival"])
-    for name in ("n_finished", "finish_cursor", "n_first_tokens", "first_cursor"):
-        glob[name] = 0  # who has finished is gone, and first tokens have been counted
-    _sort_by_class(states, e, passed, aged)
+    one["aging"]["first_id"] = np.where(cursor < ends[:, None], first, n)

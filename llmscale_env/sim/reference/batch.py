@@ -28,14 +28,11 @@ from llmscale_env.sim.reference.engine import ReferenceEngine
 from llmscale_env.sim.reference.windows import Watch
 from llmscale_env.sim.spec import ClusterSpec, RequestState
 from llmscale_env.sim.spec.checks import check_range
-from llmscale_env.sim.streaming import Retired
-from llmscale_env.workload.requests import RequestTable
+from llmscale_env.sim.streaming import Retired, check_streams
+from llmscale_env.workload.requests import NO_REQUESTS, RequestTable
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_NO = np.zeros(0, np.int64)
-_NOBODY = RequestTable(_NO, _NO, _NO, _NO, _NO, _NO, _NO)  # type: ignore[arg-type]
 
 
 def _read(
@@ -76,7 +73,7 @@ class ReferenceBatch:
         self._class_seen = np.zeros((n_episodes, len(spec.classes)), CLASS_SEEN)
         self._pool_seen = np.zeros((n_episodes, len(spec.pools)), POOL_SEEN)
         self._queue_seen = np.zeros((n_episodes, max(1, len(spec.queue_llm))), QUEUE_SEEN)
-        self.engines: list[ReferenceEngine] = [ReferenceEngine(spec, _NOBODY)] * n_episodes
+        self.engines: list[ReferenceEngine] = [ReferenceEngine(spec, NO_REQUESTS)] * n_episodes
         self._watches = [self._watch(e) for e in range(n_episodes)]
         self._done: list[list[tuple[str, tuple[Any, ...], dict[str, Any]]]]
         self._done = [[] for _ in range(n_episodes)]
@@ -89,7 +86,7 @@ class ReferenceBatch:
 
     def _blank(self, e: int) -> None:
         """An episode without requests."""
-        self.engines[e] = ReferenceEngine(self.spec, _NOBODY)
+        self.engines[e] = ReferenceEngine(self.spec, NO_REQUESTS)
         self._watches[e] = self._watch(e)
         self._done[e] = []
 
@@ -182,6 +179,15 @@ class ReferenceBatch:
         calls = np.empty(len(self._done[e]), object)
         calls[:] = self._done[e]
         return {"cluster": self.spec.digest(), "calls": calls}
+
+    def save_under_way(self, e: int) -> dict[str, NDArray[Any]]:
+        """`save` of a copy whose future has been forgotten, and whose requests that are done."""
+        check_streams(self.spec)
+        saved, none = self.save(e), np.zeros(0, np.int64)
+        calls = np.empty(len(saved["calls"]) + 2, object)
+        calls[:-2] = saved["calls"]
+        calls[-2], calls[-1] = ("imagine", (none, none, NO_REQUESTS), {}), ("retire", (), {})
+        return {**saved, "calls": calls}
 
     def restore(self, e: int, saved: dict[str, NDArray[Any]]) -> None:
         """Put episode `e` where `save` was called (of this batch or another of the same spec).
