@@ -37,6 +37,7 @@ from baselines.sageserve.policy import (
 )
 from baselines.space import Choice, Space
 from baselines.static import StaticPolicy
+from baselines.twin.policy import TwinPolicy
 from llmscale_env.scenarios.schema import Scenario
 
 
@@ -71,6 +72,7 @@ POLICIES: dict[str, Listed] = {
     "dynamo-load": Listed(DynamoLoadPolicy),
     "chiron": Listed(ChironPolicy),
     "paced": Listed(PacedPolicy),
+    "twin": Listed(TwinPolicy),
     "qlm": Listed(QlmPolicy, "queues"),
     "edf": Listed(EdfPolicy, "queues"),
     "vllm": Listed(VllmPolicy, "queues"),

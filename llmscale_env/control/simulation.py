@@ -37,7 +37,7 @@ from llmscale_env.sim.orders import Fail, Loads, Orders
 from llmscale_env.sim.picoseconds import seconds
 from llmscale_env.sim.spec import InstanceState, RequestState
 from llmscale_env.workload.days import PastRequests
-from llmscale_env.workload.requests import PS_PER_S, WEEK_S, RequestTable
+from llmscale_env.workload.requests import NO_REQUESTS, PS_PER_S, WEEK_S, RequestTable
 
 NEXT_IN_GATEWAY_S = 0.001
 """From a decision that has placed somebody to the next one, if others wait (`Scenario.decisions`)."""
@@ -420,7 +420,13 @@ class ClusterSimulation:
             see_quantiles,
             lambda: self.token_history[e, :interval].copy(),
             *self._before(e),
+            partial(self._known, e),
         )
+
+    def _known(self, e: int) -> RequestTable:
+        """The requests of episode `e` that are known, those to come included."""
+        found = self.requests[e]
+        return NO_REQUESTS if found is None else found
 
     def _before(self, e: int) -> tuple[float, PastRequests | None]:
         """Time of the week at the start of episode `e`, and what came before; nothing until it starts."""

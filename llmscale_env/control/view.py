@@ -19,7 +19,7 @@ from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.engine import Engine
 from llmscale_env.sim.observed import CLASS_SEEN, Weights
 from llmscale_env.workload.days import PastRequests
-from llmscale_env.workload.requests import PS_PER_S, WEEK_S
+from llmscale_env.workload.requests import PS_PER_S, WEEK_S, RequestTable
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,25 @@ class FinishedRequests:
 
 
 @dataclass(frozen=True)
+class ArrivedRequests:
+    """Requests that have arrived, whatever has become of them; arrays (n,) in order of arrival.
+
+    Attributes:
+        arrival_s, llm, region, slo_class, input_tokens, predicted_output_tokens: of each.
+    """
+
+    arrival_s: NDArray[np.float64]
+    llm: NDArray[np.int64]
+    region: NDArray[np.int64]
+    slo_class: NDArray[np.int64]
+    input_tokens: NDArray[np.int64]
+    predicted_output_tokens: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+
+@dataclass(frozen=True)
 class RequestsUnderWay(QueuedRequests):
     """Requests in gateways and at instances (those in shared queues are `ClusterView.waiting`).
 
@@ -149,8 +168,10 @@ class ClusterView:
         see_tokens: Callable[[], NDArray[np.int64]] | None = None,
         begin_clock_s: float = 0.0,
         past: PastRequests | None = None,
+        see_requests: Callable[[], RequestTable] | None = None,
     ) -> None:
         self._demand = demand
+        self._see_requests = see_requests
         self._see_quantiles = see_quantiles
         self._see_tokens = see_tokens
         self.scenario = scenario
@@ -340,6 +361,10 @@ class ClusterView:
             first_token_s=_locked(np.where(first < 0, np.nan, first / PS_PER_S)),
         )
 
+    def save_under_way(self) -> dict[str, NDArray[Any]]:
+        """The cluster without its past and its future, for `control.twins`, which replaces true lengths."""
+        return self._engine.save_under_way(self._e)
+
     def own_queue(self, instance: int) -> tuple[int, ...]:
         """Requests that wait at an instance, head first; at a decode instance without KV reserved."""
         return tuple(self._engine.own_queue(self._e, instance))
@@ -394,6 +419,24 @@ class ClusterView:
         ready = self._engine.weights_ready_ps(self._e)
         left = np.maximum(ready / PS_PER_S - self.time_s, 0.0)
         return _locked(np.where(ready < 0, np.inf, left))
+
+    @property
+    def arrived(self) -> ArrivedRequests:
+        """What arrived in the interval that has just ended."""
+        if self._see_requests is None:
+            raise ValueError("arrived: the requests were not recorded for this view")
+        known = self._see_requests()
+        end_ps = round(self.time_s * PS_PER_S)
+        begin_ps = end_ps - round(self.window.length_s * PS_PER_S)
+        rows = slice(*np.searchsorted(known.arrival_ps, (begin_ps, end_ps)))
+        return ArrivedRequests(
+            arrival_s=_locked(known.arrival_ps[rows] / PS_PER_S),
+            llm=_locked(known.llm[rows].astype(np.int64)),
+            region=_locked(known.region[rows].astype(np.int64)),
+            slo_class=_locked(known.slo_class[rows].astype(np.int64)),
+            input_tokens=_locked(known.input_tokens[rows].astype(np.int64)),
+            predicted_output_tokens=_locked(known.predicted_output_tokens[rows].astype(np.int64)),
+        )
 
     @property
     def finished(self) -> FinishedRequests:

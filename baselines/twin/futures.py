@@ -1,0 +1,287 @@
+"""What may come, drawn from what has been seen: lengths of outputs, and arrivals.
+
+*Lengths.* A request gets the length of one of its class and of about its prompt length that has finished; of those
+longer than what it has emitted. Until enough have finished, the predicted length is taken for a mean, and
+lengths are exponential.
+
+*Arrivals.* What follows is what has followed before, at times that looked like now (analogs). Arrivals are
+counted in bins of 10 s, those of the day before the episode included, apart for short and for long prompts. A
+time looks like another one where the rates of its last 30 s and 3 minutes stand alike to that of its last quarter
+of an hour. The counts that followed are taken, times the ratio of the two rates of a quarter of an hour and a
+drawn factor. Thousands at one instant (a job) are nothing that can be expected, and left out.
+
+*Strata.* Many futures are drawn as counts; the worst half minute of each says how bad it is. They are put in
+order, and cut into strata, thin ones at the bad end, of which one is played each. So a mean over few weighted
+futures sees the bursts that one in twenty has.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmscale_env.control.twins import Future, unfinished
+from llmscale_env.control.unfinished_work import full_batch_cost_gpu_s
+from llmscale_env.control.view import ClusterView
+from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.workload.days import PAST_BIN_S
+from llmscale_env.workload.requests import PS_PER_S, RequestTable
+
+BIN_S = PAST_BIN_S
+"""Width of the bins in which arrivals are counted."""
+LOOKS = (3, 18, 90)
+"""Bins over which rates are compared; the last one is the level."""
+WORST = 3
+"""Bins over which the load of a future is averaged before its worst moment is sought."""
+ENOUGH = 500
+"""Requests that must have finished before their lengths are drawn from."""
+KEPT = 6000
+"""Finished requests of a class whose lengths are kept."""
+PROMPT_GROUPS = 8
+"""Groups of prompt lengths within which outputs are alike."""
+
+_HOUR = 3600 // BIN_S
+_MOST_LOG = 3.0
+
+
+class Kind(NamedTuple):
+    """Requests of one class whose prompts are short, or long.
+
+    Attributes:
+        slo_class: which class.
+        counts: (k,) arrivals by bin until now.
+        lengths: (m, 2) prompts and outputs to draw from; none: see `means`.
+        means: of prompts and outputs.
+    """
+
+    slo_class: int
+    counts: NDArray[np.float64]
+    lengths: NDArray[np.int64]
+    means: tuple[float, float]
+
+
+class FutureDrawer:
+    """Sees a cluster of one LLM from decision to decision, and draws what may come.
+
+    Args:
+        scenario: of the cluster.
+        seed: of what is drawn.
+        strata: shares of futures, from the best to the worst, of which one is played each; they sum to 1.
+        candidates: futures that are drawn as counts and put in order.
+        analogs: times that are taken to look like now.
+        spread: standard deviation of the log of the drawn factor.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        seed: int,
+        strata: tuple[float, ...],
+        *,
+        candidates: int = 256,
+        analogs: int = 256,
+        spread: float = 0.1,
+    ) -> None:
+        self._scenario = scenario
+        self._rng = np.random.default_rng(seed)
+        self.strata = strata
+        self._candidates, self._analogs, self._spread = candidates, analogs, spread
+        n = len(scenario.classes)
+        self._finished = [np.zeros((0, 2), np.int64) for _ in range(n)]
+        self._urgent = [c.priority == 0 for c in scenario.classes]
+        self._cost = full_batch_cost_gpu_s(scenario)[:, 0]
+        self._past: NDArray[np.float64] | None = None
+
+    # ---- what is seen ----
+
+    def see(self, view: ClusterView) -> None:
+        """What has arrived and finished since the last decision."""
+        if self._past is None:
+            self._begin(view)
+        assert self._past is not None
+        came, now = view.arrived, self._past_bins + math.floor(view.time_s / BIN_S + 1e-9)
+        self._now = now
+        if now > self._past.shape[2]:
+            more = np.zeros((*self._past.shape[:2], now + _HOUR - self._past.shape[2]))
+            self._past = np.concatenate([self._past, more], axis=2)
+        bins = np.minimum(self._past_bins + (came.arrival_s / BIN_S).astype(np.int64), now - 1)
+        for k, each in enumerate((np.ones(len(came)), came.input_tokens)):
+            np.add.at(self._past[k], (came.slo_class, bins), each)
+        done = view.finished
+        for c, had in enumerate(self._finished):
+            mine = done.slo_class == c
+            if mine.any():
+                new = np.stack([done.input_tokens[mine], done.output_tokens[mine]], axis=1)
+                self._finished[c] = np.concatenate([had, new])[-KEPT:]
+
+    def _begin(self, view: ClusterView) -> None:
+        """(2, C, k) requests and prompt tokens by bin of the time before."""
+        n, past = len(self._scenario.classes), view.past
+        if past is None:
+            self._past, self._past_bins = np.zeros((2, n, 0)), 0
+            self._mean_output = np.ones(n)
+            return
+        requests, inputs, outputs = (
+            x.sum(axis=(1, 2)).T.astype(float)
+            for x in (past.requests, past.input_tokens, past.predicted_tokens)
+        )
+        self._past, self._past_bins = np.stack([requests, inputs]), requests.shape[1]
+        self._mean_output = outputs.sum(axis=1) / np.maximum(requests.sum(axis=1), 1)
+
+    # ---- what may come ----
+
+    def draw(self, view: ClusterView, until_s: float) -> list[Future]:
+        """A future for each stratum."""
+        n_bins = max(1, math.ceil((until_s - view.time_s) / BIN_S - 1e-9))
+        kinds = self._kinds()
+        paths = [self._path(kind, n_bins) for kind in kinds]
+        order = np.argsort(self._worst(kinds, paths), kind="stable")
+        ends = np.cumsum(self.strata) * len(order)
+        here = unfinished(view)
+        futures, first = [], 0
+        for end in np.maximum(ends.round().astype(int), 1).tolist():
+            which = int(order[self._rng.integers(min(first, end - 1), end)])
+            lengths = self._lengths(
+                here.slo_class,
+                here.input_tokens,
+                here.predicted_output_tokens,
+                here.emitted_tokens,
+            )
+            arrivals = self._arrivals(kinds, [path[which] for path in paths], view.time_s, until_s)
+            futures.append(Future(lengths, arrivals))
+            first = end
+        return futures
+
+    def _kinds(self) -> list[Kind]:
+        assert self._past is not None
+        found = []
+        for c, config in enumerate(self._scenario.classes):
+            counts, inputs = (x.copy() for x in self._past[:, c, : self._now])
+            if config.priority:  # a job is nothing that recent rates announce
+                usual = np.median(counts)
+                job = counts > 20 * usual + 200
+                mean = inputs[~job].sum() / max(counts[~job].sum(), 1)
+                counts[job], inputs[job] = usual, usual * mean
+            if not counts.any():
+                continue
+            lengths = self._finished[c]
+            mean_input = float(inputs.sum() / counts.sum())
+            if len(lengths) < ENOUGH:
+                means = (mean_input, float(self._mean_output[c]))
+                found.append(Kind(c, counts, np.zeros((0, 2), np.int64), means))
+                continue
+            prompts = np.sort(lengths[:, 0])
+            half = np.searchsorted(np.cumsum(prompts), prompts.sum() / 2)
+            long = lengths[:, 0] >= prompts[half]
+            mean = [float(lengths[which, 0].mean()) for which in (~long, long) if which.any()]
+            if len(mean) < 2 or mean[1] - mean[0] < 1:
+                found.append(Kind(c, counts, lengths, _means(lengths)))
+                continue
+            # So many long ones that the prompt tokens of the bin come out.
+            n_long = np.clip((inputs - counts * mean[0]) / (mean[1] - mean[0]), 0, counts)
+            for n, which in ((counts - n_long, ~long), (n_long, long)):
+                found.append(Kind(c, n, lengths[which], _means(lengths[which])))
+        return found
+
+    def _path(self, kind: Kind, n_bins: int) -> NDArray[np.float64]:
+        """(candidates, n_bins) counts that may follow."""
+        n, k, size = kind.counts, len(kind.counts), (self._candidates, n_bins)
+        times = np.arange(LOOKS[-1], k - n_bins + 1)
+        if len(times) == 0:
+            return np.full(size, n.mean())
+        cumulated, usual = np.concatenate([[0.0], np.cumsum(n)]), n.mean()
+
+        def looks(at: NDArray[np.int64]) -> NDArray[np.float64]:
+            """(looks, n) logs of rates; small counts do not stand for extreme ratios."""
+            rates = [(cumulated[at] - cumulated[at - w]) / w + 0.5 / w for w in LOOKS]
+            return np.log(np.stack(rates) + 0.05 * usual)
+
+        then, now = looks(times), looks(np.array([k]))
+        shape = then[:-1] - then[-1]
+        away = (shape - (now[:-1] - now[-1])) / (shape.std(axis=1, keepdims=True) + 0.05)
+        most = min(self._analogs, len(times))
+        alike = np.argpartition((away**2).sum(axis=0), most - 1)[:most]
+        chosen = self._rng.choice(alike, self._candidates)
+        level = np.clip(now[-1] - then[-1, chosen], -_MOST_LOG, _MOST_LOG)
+        level += self._spread * self._rng.standard_normal(self._candidates)
+        followed = n[times[chosen][:, None] + np.arange(n_bins)]
+        return followed * np.exp(level)[:, None]
+
+    def _worst(
+        self, kinds: list[Kind], paths: list[NDArray[np.float64]]
+    ) -> NDArray[np.float64]:
+        """(candidates,) GPU-seconds of urgent work in the worst half minute of each."""
+        work = np.zeros_like(paths[0]) if paths else np.zeros((self._candidates, 1))
+        for kind, path in zip(kinds, paths, strict=True):
+            if self._urgent[kind.slo_class]:
+                work = work + path * float(self._cost[:, kind.slo_class] @ np.array(kind.means))
+        width = min(WORST, work.shape[1])
+        sums = np.concatenate([np.zeros((len(work), 1)), np.cumsum(work, axis=1)], axis=1)
+        return (sums[:, width:] - sums[:, :-width]).max(axis=1)
+
+    def _arrivals(
+        self, kinds: list[Kind], counts: list[NDArray[np.float64]], now_s: float, until_s: float
+    ) -> RequestTable:
+        rng, columns = self._rng, []
+        for kind, expected in zip(kinds, counts, strict=True):
+            drawn = np.floor(expected + rng.random(len(expected))).astype(np.int64)
+            n = int(drawn.sum())
+            times = BIN_S * (np.repeat(np.arange(len(drawn)), drawn) + rng.random(n))
+            if len(kind.lengths):
+                lengths = kind.lengths[rng.integers(len(kind.lengths), size=n)]
+            else:
+                means = np.maximum(np.array(kind.means), 1.0)
+                lengths = 1 + np.floor(rng.exponential(means, (n, 2))).astype(np.int64)
+            columns.append(np.column_stack([times, np.full(n, kind.slo_class), lengths]))
+        rows = np.concatenate(columns) if columns else np.zeros((0, 4))
+        rows = rows[np.argsort(rows[:, 0], kind="stable")]
+        rows = rows[rows[:, 0] < until_s - now_s]
+        none = np.zeros(len(rows), np.int64)
+        longest = 100_000
+        outputs = np.clip(rows[:, 3].astype(np.int64), 1, longest)
+        return RequestTable(
+            arrival_ps=np.ceil((now_s + rows[:, 0]) * PS_PER_S).astype(np.int64) + 1,
+            input_tokens=np.clip(rows[:, 2].astype(np.int64), 1, longest),
+            output_tokens=outputs,
+            predicted_output_tokens=outputs,
+            llm=none,
+            slo_class=rows[:, 1].astype(np.int64),
+            region=none,
+            llm_names=self._scenario.fleet.llms,
+            class_names=tuple(c.name for c in self._scenario.classes),
+        )
+
+    def _lengths(
+        self,
+        slo_class: NDArray[np.int64],
+        inputs: NDArray[np.int64],
+        predicted: NDArray[np.int64],
+        emitted: NDArray[np.int64],
+    ) -> NDArray[np.int64]:
+        """(n,) lengths of requests that have emitted so much."""
+        mean = np.maximum(predicted, 1).astype(float)
+        found = emitted + 1 + np.floor(self._rng.exponential(mean)).astype(np.int64)
+        for c, lengths in enumerate(self._finished):
+            mine = np.flatnonzero(slo_class == c)
+            if len(lengths) < ENOUGH or len(mine) == 0:
+                continue
+            shares = np.linspace(0, 1, PROMPT_GROUPS + 1)[1:-1]
+            edges = np.quantile(lengths[:, 0], shares)
+            of_known = np.searchsorted(edges, lengths[:, 0])
+            of_mine = np.searchsorted(edges, inputs[mine])
+            for group in range(PROMPT_GROUPS):
+                rows, known = mine[of_mine == group], np.sort(lengths[of_known == group, 1])
+                first = np.searchsorted(known, emitted[rows], side="right")
+                longer = len(known) - first
+                pick = first + np.floor(self._rng.random(len(rows)) * longer).astype(np.int64)
+                there = longer > 0  # of the others the predicted length is all that is known
+                found[rows[there]] = known[pick[there]]
+        return found
+
+
+def _means(lengths: NDArray[np.int64]) -> tuple[float, float]:
+    prompt, output = lengths.mean(axis=0).tolist()
+    return prompt, output

@@ -1,0 +1,202 @@
+"""A planner: every order is tried on twins of the cluster before it is given (ours).
+
+At each decision a few orders, near the last one, are played in a few drawn futures (`futures`): instances of
+the pool that serves all classes, one or two more or fewer, and its batch limit. Every order meets the same
+futures. The one that costs least in their weighted mean is given, where it beats the last one by enough. Costs are
+those of the scenario's reward until the end of the look-ahead, with a price for late requests of the planner's
+own, and what is left in shared queues then: its GPU time in full batches, and those requests that all GPUs
+together, less what interactive requests keep busy, could not serve in time any more.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from baselines.fleet import class_pool
+from baselines.parameters import (
+    LoadSource,
+    NamedPolicy,
+    NonNegative,
+    Parameters,
+    PolicyError,
+    Positive,
+    PositiveCount,
+)
+from baselines.space import Real, Space
+from baselines.twin.futures import FutureDrawer
+from llmscale_env.control.command import Command
+from llmscale_env.control.reward import violation_prices
+from llmscale_env.control.twins import Future, Played, Trial, Twins
+from llmscale_env.control.unfinished_work import full_batch_cost_gpu_s
+from llmscale_env.control.view import ClusterView
+from llmscale_env.scenarios.schema import Scenario
+
+STRATA = (0.2, 0.2, 0.2, 0.15, 0.11, 0.07, 0.045, 0.025)
+"""Shares of futures of which one is played each, from the mildest to the worst."""
+
+
+class TwinParameters(Parameters):
+    """All ours.
+
+    Attributes:
+        horizon_s: how far ahead orders are played.
+        rounds: how many futures of each stratum.
+        late_price: a late request in planning costs so many times what the reward charges.
+        later_price: GPU time that work in shared queues will take later, likewise.
+        pace: share of the time to its deadline in which work in shared queues is to be done.
+        inertia: a change must gain so many instances for one control interval, for each instance that it
+            starts or stops; a change of limits as for one.
+        limit_factor: batch limits that are tried are so many times the last one, and that share of it.
+        least_limit: lowest batch limit.
+        spread: see `FutureDrawer`.
+        threads: threads that play the twins; what is found is the same with any number.
+        load_source: from where instances load their weights; None: as the scenario says.
+    """
+
+    horizon_s: Positive = 180.0
+    rounds: PositiveCount = 1
+    late_price: Positive = 1.0
+    later_price: NonNegative = 1.0
+    pace: Positive = 0.7
+    inertia: NonNegative = 0.5
+    limit_factor: Annotated[float, Field(ge=1, le=10)] = 1.4
+    least_limit: PositiveCount = 64
+    spread: NonNegative = 0.1
+    threads: PositiveCount = 1
+    load_source: LoadSource | None = "multicast"
+
+
+class TwinPolicy(NamedPolicy):
+    """See the module; for scenarios of one LLM, without flows, with a pool that serves all classes."""
+
+    parameters_type = TwinParameters
+    usual_name = "twin"
+    parameters: TwinParameters
+    SPACE: ClassVar[Space] = {
+        "horizon_s": Real(60, 360, log=True),
+        "late_price": Real(0.3, 10, log=True),
+        "later_price": Real(0.5, 1.5),
+        "pace": Real(0.3, 1.0),
+        "inertia": Real(0.0, 3.0),
+        "spread": Real(0.0, 0.3),
+    }
+
+    def reset(self, scenario: Scenario, seed: int) -> None:
+        """Find the pool, make the twins, and forget what was seen.
+
+        Raises:
+            PolicyError: several LLMs, weights that flow, or no pool of all classes.
+        """
+        if len(scenario.fleet.llms) != 1 or any(pool.flows for pool in scenario.fleet.pools):
+            raise PolicyError(
+                f"{self.name}: is for one LLM and weights that do not flow; {scenario.name!r} is neither"
+            )
+        p = self.parameters
+        self._pool = class_pool(scenario, scenario.fleet.llms[0], self.name)
+        self._twins = Twins(scenario, threads=p.threads)
+        self._drawer = FutureDrawer(scenario, seed, STRATA * p.rounds, spread=p.spread)
+        none = np.zeros((1, len(scenario.classes)))
+        costs = self._twins.rewards.parts(np.ones(1), none, np.zeros(1))
+        self._gpu_s_price = float(costs.gpu[0])
+        self._late_price = p.late_price * violation_prices(scenario)
+        self._cost = full_batch_cost_gpu_s(scenario)[:, 0]
+        classes = scenario.classes
+        self._urgent = np.array([c.priority == 0 for c in classes])
+        names = [c.name for c in classes]
+        routes = {r.queue: names.index(r.slo_class) for r in scenario.fleet.routes if r.queue}
+        self._class_of_queue = np.array([routes[q.name] for q in scenario.fleet.queues], np.int64)
+        self._ttft_s = np.array([c.ttft_s for c in classes])
+        pool = scenario.fleet.pools[self._pool]
+        self._most = min(pool.max_instances, scenario.fleet.max_gpus // pool.tp)
+        self._target = min(self._most, sum(q.initial_instances for q in scenario.fleet.pools))
+        self._limit = pool.batch_limit
+        self._rate = 0.0  # urgent work, GPU-seconds per second
+
+    def act(self, view: ClusterView) -> Command:
+        """The order that costs least in the drawn futures."""
+        p, scenario = self.parameters, view.scenario
+        self._drawer.see(view)
+        self._follow(view)
+        until_s = min(view.time_s + p.horizon_s, scenario.horizon_s)
+        options = self._options(view)
+        futures = self._drawer.draw(view, until_s)
+        weights = np.array(self._drawer.strata) / sum(self._drawer.strata)
+        costs = self._costs(view, options, futures, until_s)
+        interval = self._gpu_s_price * scenario.control_interval_s
+        changes = np.array([abs(n - self._target) + (x != self._limit) for n, x in options])
+        expected = costs @ weights + p.inertia * interval * changes
+        best = int(np.argmin(expected))
+        self._target, self._limit = options[best]
+        return self._command(scenario, options[best], f"expected cost {expected[best]:.4f}")
+
+    def _follow(self, view: ClusterView) -> None:
+        window = view.window
+        if window.length_s <= 0:
+            return
+        tokens = np.stack([window.input_tokens, window.predicted_tokens])[:, self._urgent]
+        rate = float((tokens * self._cost[:, self._urgent]).sum()) / window.length_s
+        keep = math.exp(-window.length_s / 600.0) if view.step > 1 else 0.0
+        self._rate = keep * self._rate + (1 - keep) * rate
+
+    def _options(self, view: ClusterView) -> list[tuple[int, int]]:
+        """(instances, batch limit) to try; the last order comes first."""
+        p, pool = self.parameters, view.scenario.fleet.pools[self._pool]
+        n, limit = self._target, self._limit
+        counts = [min(max(n + k, 1), self._most) for k in (0, 1, -1, 2, -2)]
+        limits = [
+            min(max(round(limit * x), p.least_limit), pool.max_batch)
+            for x in (p.limit_factor, 1 / p.limit_factor)
+        ]
+        return list(dict.fromkeys([*((k, limit) for k in counts), *((n, x) for x in limits)]))
+
+    def _command(self, scenario: Scenario, option: tuple[int, int], reason: str = "") -> Command:
+        names = [pool.name for pool in scenario.fleet.pools]
+        mine = names[self._pool]
+        return Command(
+            targets={**dict.fromkeys(names, 0), mine: option[0]},
+            batch_limits={mine: option[1]},
+            load_source=self.parameters.load_source,
+            reason=reason,
+        )
+
+    def _costs(
+        self,
+        view: ClusterView,
+        options: list[tuple[int, int]],
+        futures: list[Future],
+        until_s: float,
+    ) -> NDArray[np.float64]:
+        """(options, futures) expected cost."""
+        trials = [
+            Trial(self._command(view.scenario, option), k)
+            for option in options
+            for k in range(len(futures))
+        ]
+        played = self._twins.play(view, futures, trials, until_s)
+        cost = played.gpu_s * self._gpu_s_price + played.violations @ self._late_price
+        cost += self._left(played, until_s)
+        return cost.reshape(len(options), len(futures))
+
+    def _left(self, played: Played, until_s: float) -> NDArray[np.float64]:
+        """(n,) what the shared queues will cost."""
+        queues, mine = played.queues, self._class_of_queue
+        if len(mine) == 0:
+            return np.zeros(len(played.gpu_s))
+        work = queues["tokens"] * self._cost[0, mine] + queues["predicted_tokens"] * self._cost[1, mine]
+        cost = work.sum(axis=1) * self._gpu_s_price * self.parameters.later_price
+        oldest_s = queues["oldest_ps"] / 1e12
+        due_s = np.where(queues["oldest_ps"] >= 0, oldest_s + self._ttft_s[mine], np.inf)
+        order = np.argsort(due_s, axis=1, kind="stable")
+        by_due = np.take_along_axis(work, order, axis=1)
+        left_s = np.maximum(np.take_along_axis(due_s, order, axis=1) - until_s, 1.0)
+        spare = max(1.0, self._most - 1.2 * self._rate)
+        able = np.where(np.isfinite(left_s), self.parameters.pace * left_s * spare, np.inf)
+        over = np.clip(np.cumsum(by_due, axis=1) - able, 0, by_due)
+        share = np.divide(over, by_due, out=np.zeros_like(over), where=by_due > 0)
+        late = share * np.take_along_axis(queues["requests"], order, axis=1)
+        return cost + (late * self._late_price[mine][order]).sum(axis=1)

@@ -1,0 +1,247 @@
+"""Twins of a cluster: with the true future they are the cluster, and nothing of it is seen before it comes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from baselines import PolicyError, make_policy
+from baselines.twin.futures import BIN_S, WORST, FutureDrawer
+from baselines.twin.policy import STRATA
+from llmscale_env.control.command import Command
+from llmscale_env.control.reward import draw_requests
+from llmscale_env.control.run import run_episode
+from llmscale_env.control.simulation import ClusterSimulation
+from llmscale_env.control.twins import Future, Trial, Twins, unfinished
+from llmscale_env.scenarios.load import load_scenario
+from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim.picoseconds import seconds
+from llmscale_env.workload.requests import PS_PER_S, RequestTable
+from tests.refusals import refuses
+from tests.small_tables import COLUMNS
+
+HORIZON_S = 600
+
+
+def small(rate_scale: float, horizon_s: int = HORIZON_S) -> Scenario:
+    changes = {"horizon_s": horizon_s, "workload.rate_scale": rate_scale}
+    return load_scenario("mixed-slo-hours", **changes)
+
+
+SCENARIO = small(0.25)
+
+
+def begun(
+    scenario: Scenario = SCENARIO, engine: str = "fast", seed: int = 0
+) -> tuple[ClusterSimulation, RequestTable]:
+    sim = ClusterSimulation(scenario, engine=engine)
+    requests = draw_requests(scenario, np.random.default_rng(seed))
+    sim.start(0, requests)
+    return sim, requests
+
+
+def rows(requests: RequestTable, first: int, last: int | None = None) -> RequestTable:
+    columns: dict[str, Any] = {name: getattr(requests, name)[first:last] for name in COLUMNS}
+    return replace(requests, past=None, history=None, **columns)
+
+
+def truth(sim: ClusterSimulation, requests: RequestTable) -> Future:
+    """What will come."""
+    first = int(np.searchsorted(requests.arrival_ps, sim.engine.now_ps(0)))
+    known = unfinished(sim.view(0)).request_id
+    return Future(requests.output_tokens[known].astype(np.int64), rows(requests, first))
+
+
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+def test_a_twin_that_knows_the_future_is_the_cluster(engine: str) -> None:
+    sim, requests = begun(small(0.02 if engine == "reference" else 0.25), engine)
+    twins = Twins(sim.scenario, engine=engine)
+    rng = np.random.default_rng(1)
+    for _ in range(8):
+        order = Command(
+            targets={"mixed": int(rng.integers(1, 5)), "interactive": int(rng.integers(0, 3))},
+            batch_limits={"mixed": int(rng.integers(4, 60))},
+        )
+        other = Command(targets={"mixed": 1, "interactive": 0, "batch": 2})
+        view = sim.view(0)
+        before, pools = sim.engine.class_seen.copy(), sim.engine.pool_seen.copy()
+        trials = [Trial(other, 0), Trial(order, 0)]
+        played = twins.play(view, [truth(sim, requests)], trials, view.time_s + 30)
+        sim.apply(0, order)
+        sim.advance()
+        late = sum(
+            sim.engine.class_seen[name] - before[name]
+            for name in ("rejected", "ttft_late", "itl_late")
+        )
+        assert np.array_equal(played.violations[1], np.asarray(late)[0])
+        now = sim.engine.pool_seen
+        gpu_s = (seconds(now, "gpu") - seconds(pools, "gpu"))[0].sum()
+        assert played.gpu_s[1] == pytest.approx(gpu_s, abs=1e-9)
+        assert played.loads[1] == (now["started"] - pools["started"]).sum()
+        assert np.array_equal(played.pools[1], now[0])
+        n_queues = len(sim.scenario.fleet.queues)
+        assert np.array_equal(played.queues[1], sim.engine.queue_seen[0, :n_queues])
+        assert not np.array_equal(played.pools[0], played.pools[1])
+
+
+def test_trials_do_not_touch_the_cluster_or_each_other() -> None:
+    sim, requests = begun()
+    for _ in range(4):
+        sim.advance()
+    view, twins = sim.view(0), Twins(SCENARIO, threads=2)
+    saved = sim.save(0)
+    future = truth(sim, requests)
+    orders = [Command(targets={"mixed": n}) for n in (1, 2, 3, 4, 5, 6)]
+    together = twins.play(view, [future], [Trial(order, 0) for order in orders], view.time_s + 90)
+    alone = [Twins(SCENARIO).play(view, [future], [Trial(o, 0)], view.time_s + 90) for o in orders]
+    for k, one in enumerate(alone):
+        assert one.gpu_s[0] == together.gpu_s[k]
+        assert np.array_equal(one.pools[0], together.pools[k])
+    after = sim.save(0)
+    for name, array in saved["engine"].items():
+        assert np.array_equal(array, after["engine"][name]), name
+
+
+def test_what_a_view_says_of_arrivals_is_what_came() -> None:
+    sim, requests = begun()
+    seen = [sim.view(0).arrived]
+    for _ in range(5):
+        sim.advance()
+        seen.append(sim.view(0).arrived)
+    n = int(np.searchsorted(requests.arrival_ps, 150 * PS_PER_S))
+    assert len(seen[0]) == 0
+    for name in ("arrival_s", "slo_class", "input_tokens", "predicted_output_tokens"):
+        got = np.concatenate([getattr(each, name) for each in seen])
+        assert np.array_equal(got, getattr(requests, name)[:n])
+
+
+def test_a_future_must_name_every_length() -> None:
+    sim, requests = begun()
+    sim.advance()
+    future = truth(sim, requests)
+    short = future._replace(output_tokens=future.output_tokens[1:])
+    early = future._replace(arrivals=rows(requests, 0))
+    trials = [Trial(Command(), 0)]
+    for wrong, words in ((short, "output_tokens"), (early, r"arrival_ps\[0\]")):
+        refuses(words, Twins(SCENARIO).play, sim.view(0), [wrong], trials, 60.0)
+
+
+# ---- futures ----
+
+
+def test_a_length_is_one_that_is_left_to_a_request() -> None:
+    drawer = FutureDrawer(SCENARIO, 0, STRATA)
+    outputs = np.repeat([10, 20, 30], 200)
+    drawer._finished[0] = np.stack([np.full(600, 100), outputs], axis=1)
+    n = np.ones(3000, np.int64)
+
+    def drawn(emitted: int) -> list[int]:
+        return sorted(set(drawer._lengths(0 * n, 100 * n, 500 * n, emitted * n).tolist()))
+
+    assert drawn(0) == [10, 20, 30]
+    assert drawn(10) == [20, 30]
+    assert drawn(29) == [30]
+    assert min(drawn(30)) == 31  # longer than all that have been seen: by the predicted length
+    ten = drawer._lengths(0 * n, 100 * n, 500 * n, 10 * n)
+    assert np.mean(ten == 20) == pytest.approx(0.5, abs=0.05)
+
+
+def drawers(seed: int, n: int) -> tuple[FutureDrawer, list[Any]]:
+    """A drawer that has seen `n` intervals of a busy window, and the rest of its table."""
+    scenario = load_scenario("mixed-slo-hours")
+    sim = ClusterSimulation(scenario)
+    requests = draw_requests(scenario, np.random.default_rng(seed))
+    sim.start(0, requests)
+    drawer = FutureDrawer(scenario, seed, (1 / 64,) * 64)
+    found = []
+    for step in range(n):
+        view = sim.view(0)
+        drawer.see(view)
+        if step >= 20 and step % 4 == 0:
+            futures = drawer.draw(view, view.time_s + 180)
+            found.append((view.time_s, [future.arrivals for future in futures]))
+        sim.apply(0, Command(targets={"mixed": 14, "interactive": 0}))
+        sim.advance()
+    return drawer, [requests, found]
+
+
+def worst(table: RequestTable, begin_s: float) -> float:
+    """Most urgent tokens in any half minute of the three minutes after."""
+    begin_ps = round(begin_s * PS_PER_S)
+    first, last = np.searchsorted(table.arrival_ps, (begin_ps, begin_ps + 180 * PS_PER_S))
+    part = rows(table, int(first), int(last))
+    bins = (part.arrival_ps - begin_ps) // (BIN_S * PS_PER_S)
+    tokens = np.where(part.slo_class == 0, part.input_tokens + 8 * part.output_tokens, 0)
+    counted = np.bincount(bins, tokens, 18)
+    return float(np.convolve(counted, np.ones(WORST), "valid").max())
+
+
+@pytest.mark.slow
+def test_futures_cover_what_happens_at_their_rate() -> None:
+    inside, above = [], []
+    for seed in range(4000, 4006):
+        _, (requests, found) = drawers(seed, 230)
+        for time_s, futures in found:
+            drawn = [worst(table, time_s) for table in futures]
+            low, high = np.quantile(drawn, (0.05, 0.95))
+            inside.append(low <= worst(requests, time_s) <= high)
+            above.append(worst(requests, time_s) > high)
+    assert 0.8 <= np.mean(inside) <= 0.98
+    assert np.mean(above) <= 0.15
+
+
+# ---- the planner ----
+
+QUICK = "twin:horizon_s=60"
+
+
+def decisions(result: Any) -> list[Any]:
+    return [(d["targets"], d["batch_limits"]) for d in result.decisions]
+
+
+def test_a_planner_sees_nothing_of_the_future() -> None:
+    _, requests = begun()
+    change_s = 300
+    n = int(np.searchsorted(requests.arrival_ps, change_s * PS_PER_S))
+    outputs = requests.output_tokens.copy()
+    outputs[n:] = outputs[n:][::-1]
+    first = run_episode(make_policy(QUICK), SCENARIO, 0, requests=requests)
+    finished_s = first.requests["arrival_s"] + first.requests["e2e_s"]
+    late = np.flatnonzero(~(finished_s.to_numpy() < change_s - 0.01))
+    late = late[late < n]
+    outputs[late] = np.minimum(outputs[late] + 50, 2000)
+    arrivals = requests.arrival_ps.copy()
+    arrivals[n:] = arrivals[n:] + (arrivals[-1] - arrivals[n:]) // 2
+    changed = replace(requests, output_tokens=outputs, arrival_ps=arrivals)
+    other = run_episode(make_policy(QUICK), SCENARIO, 0, requests=changed)
+    k = change_s // 30 + 1
+    assert decisions(first)[:k] == decisions(other)[:k]
+    assert len(late) > 10
+
+
+def test_a_planner_is_the_same_whatever_plays_its_twins() -> None:
+    runs = [
+        run_episode(make_policy(f"{QUICK},threads={n}"), SCENARIO, 3).decisions for n in (1, 2)
+    ]
+    strip = [[{k: v for k, v in d.items() if k != "reason"} for d in run] for run in runs]
+    assert strip[0] == strip[1]
+
+
+def test_a_planner_scales_with_its_load() -> None:
+    """Four times the load: more instances, and nearly everybody on time."""
+    held, on_time = [], []
+    for scale in (0.25, 1.0):
+        result = run_episode(make_policy("twin"), small(scale, 1200), 1)
+        held.append(result.summary["gpu_hours"])
+        on_time.append(result.summary["interactive/slo_attainment"])
+    assert held[1] > 1.5 * held[0]
+    assert min(on_time) > 0.9
+
+
+@pytest.mark.parametrize("name", ["multi-model-queue", "burst-multicast"])
+def test_a_planner_says_which_clusters_it_is_not_for(name: str) -> None:
+    with pytest.raises(PolicyError, match="twin"):
+        make_policy("twin").reset(load_scenario(name), 0)
