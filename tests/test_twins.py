@@ -223,9 +223,7 @@ def test_a_planner_sees_nothing_of_the_future() -> None:
 
 
 def test_a_planner_is_the_same_whatever_plays_its_twins() -> None:
-    runs = [
-        run_episode(make_policy(f"{QUICK},threads={n}"), SCENARIO, 3).decisions for n in (1, 2)
-    ]
+    runs = [run_episode(make_policy(f"{QUICK},threads={n}"), SCENARIO, 3).decisions for n in (1, 2)]
     strip = [[{k: v for k, v in d.items() if k != "reason"} for d in run] for run in runs]
     assert strip[0] == strip[1]
 

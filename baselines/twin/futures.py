@@ -210,9 +210,7 @@ class FutureDrawer:
         followed = n[times[chosen][:, None] + np.arange(n_bins)]
         return followed * np.exp(level)[:, None]
 
-    def _worst(
-        self, kinds: list[Kind], paths: list[NDArray[np.float64]]
-    ) -> NDArray[np.float64]:
+    def _worst(self, kinds: list[Kind], paths: list[NDArray[np.float64]]) -> NDArray[np.float64]:
         """(candidates,) GPU-seconds of urgent work in the worst half minute of each."""
         work = np.zeros_like(paths[0]) if paths else np.zeros((self._candidates, 1))
         for kind, path in zip(kinds, paths, strict=True):

@@ -187,7 +187,10 @@ class TwinPolicy(NamedPolicy):
         queues, mine = played.queues, self._class_of_queue
         if len(mine) == 0:
             return np.zeros(len(played.gpu_s))
-        work = queues["tokens"] * self._cost[0, mine] + queues["predicted_tokens"] * self._cost[1, mine]
+        work = (
+            queues["tokens"] * self._cost[0, mine]
+            + queues["predicted_tokens"] * self._cost[1, mine]
+        )
         cost = work.sum(axis=1) * self._gpu_s_price * self.parameters.later_price
         oldest_s = queues["oldest_ps"] / 1e12
         due_s = np.where(queues["oldest_ps"] >= 0, oldest_s + self._ttft_s[mine], np.inf)

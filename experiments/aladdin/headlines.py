@@ -59,14 +59,17 @@ LEARNT = (
     "Join-shortest-queue on workers of the best degree is near what a fluid needs, so a placement has little "
     "to save. With 99 % of requests on time it decodes 25 requests/s of Llama-2-70B on 66.7 GPUs, where a "
     "fluid needs 64.7. The paper's 60 % cannot be saved from that.",
-    "The saving over default vLLM comes from the degree of the workers. Llama-2-7B at 5 requests/s needs 8 "
-    "GPUs in workers of 4. In workers of 1, shortest queue needs 2.67 of them and Aladdin 2.",
+    "The saving over default vLLM comes from the degree of the workers. With first turns at 25 requests/s "
+    "Llama-2-7B needs 37 GPUs in workers of 4 for all SLOs. In workers of 1, shortest queue needs 11 of them "
+    "and Aladdin 9.",
+    "Placement pays where prompts are long. With whole conversations at 20 requests/s Llama-2-7B needs 26 GPUs "
+    "for all SLOs, and 59 with shortest queue.",
     "Best fit keeps the SLOs of all requests only if a request whose prefill is under way counts as ongoing "
     "in constraint (d). It has saved nothing yet, so that nothing may join it. Before we read it so, no run "
     "of Llama-2-70B got to 100 %.",
     "Admission pays in overload, not below it. Llama-2-13B on 4 A100 gains 64.5 points of attainment over "
     "shortest queue at a load of 1.1, and none at loads up to 0.7.",
-    "First fit is as good as best fit on requests with chat lengths: 0.16 and 0.18 workers beyond the "
+    "First fit is as good as best fit on requests with chat lengths: 0.22 and 0.24 workers beyond the "
     "optimum, on average. What makes the difference to shortest queue is the constraints, not the order.",
     "The best degree depends on the link. Over PCIe workers of 1 A100 are best for Llama-2-7B and 13B, over "
     "NVLink workers of 4.",
