@@ -1,4 +1,4 @@
-"""Twins of a cluster: with the true future they are the cluster, and nothing of it is seen before it comes."""
+"""Twins of a cluster: told the true future they are the cluster; nothing is seen before it comes."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A planner that tries its orders on twins of the cluster: `futures` (what may come), `policy` (what is tried)."""
+"""A planner that tries its orders on twins of the cluster: `policy` tries them in `futures`."""

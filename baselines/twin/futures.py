@@ -1,24 +1,24 @@
 """What may come, drawn from what has been seen: lengths of outputs, and arrivals.
 
-*Lengths.* A request gets the length of one of its class and of about its prompt length that has finished; of those
-longer than what it has emitted. Until enough have finished, the predicted length is taken for a mean, and
-lengths are exponential.
+*Lengths.* A request gets the length of one that has finished, of its class and of about its prompt
+length, and longer than what it has emitted. Until enough have finished, lengths are exponential with the
+predicted mean.
 
-*Arrivals.* What follows is what has followed before, at times that looked like now (analogs). Arrivals are
-counted in bins of 10 s, those of the day before the episode included, apart for short and for long prompts. A
-time looks like another one where the rates of its last 30 s and 3 minutes stand alike to that of its last quarter
-of an hour. The counts that followed are taken, times the ratio of the two rates of a quarter of an hour and a
-drawn factor. Thousands at one instant (a job) are nothing that can be expected, and left out.
+*Arrivals.* What follows is what has followed before, at times that looked like now (analogs). Arrivals
+are counted in bins of 10 s, the day before included, apart for short and for long prompts. Two times look
+alike where the rates of the last 30 s and 3 minutes stand alike to that of the last quarter of an hour.
+The counts that followed are taken, times the ratio of the two rates of a quarter of an hour and a drawn
+factor. A job of thousands at one instant cannot be expected, and is left out.
 
-*Strata.* Many futures are drawn as counts; the worst half minute of each says how bad it is. They are put in
-order, and cut into strata, thin ones at the bad end, of which one is played each. So a mean over few weighted
-futures sees the bursts that one in twenty has.
+*Strata.* Many futures are drawn as counts. The worst half minute of each says how bad it is, and in this
+order they are cut into strata, thin ones at the bad end, of which one is played each. So a mean over few
+weighted futures sees the bursts that one in twenty has.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,7 @@ PROMPT_GROUPS = 8
 
 _HOUR = 3600 // BIN_S
 _MOST_LOG = 3.0
+_LONGEST = 100_000
 
 
 class Kind(NamedTuple):
@@ -237,17 +238,16 @@ class FutureDrawer:
         rows = np.concatenate(columns) if columns else np.zeros((0, 4))
         rows = rows[np.argsort(rows[:, 0], kind="stable")]
         rows = rows[rows[:, 0] < until_s - now_s]
-        none = np.zeros(len(rows), np.int64)
-        longest = 100_000
-        outputs = np.clip(rows[:, 3].astype(np.int64), 1, longest)
+        none = np.zeros(len(rows), np.int16)
+        lengths: Any = np.clip(rows[:, 2:], 1, _LONGEST).astype(np.int32)
         return RequestTable(
             arrival_ps=np.ceil((now_s + rows[:, 0]) * PS_PER_S).astype(np.int64) + 1,
-            input_tokens=np.clip(rows[:, 2].astype(np.int64), 1, longest),
-            output_tokens=outputs,
-            predicted_output_tokens=outputs,
             llm=none,
-            slo_class=rows[:, 1].astype(np.int64),
             region=none,
+            slo_class=rows[:, 1].astype(np.int16),
+            input_tokens=lengths[:, 0],
+            output_tokens=lengths[:, 1],
+            predicted_output_tokens=lengths[:, 1],
             llm_names=self._scenario.fleet.llms,
             class_names=tuple(c.name for c in self._scenario.classes),
         )

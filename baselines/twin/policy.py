@@ -1,11 +1,14 @@
 """A planner: every order is tried on twins of the cluster before it is given (ours).
 
-At each decision a few orders, near the last one, are played in a few drawn futures (`futures`): instances of
-the pool that serves all classes, one or two more or fewer, and its batch limit. Every order meets the same
-futures. The one that costs least in their weighted mean is given, where it beats the last one by enough. Costs are
-those of the scenario's reward until the end of the look-ahead, with a price for late requests of the planner's
-own, and what is left in shared queues then: its GPU time in full batches, and those requests that all GPUs
-together, less what interactive requests keep busy, could not serve in time any more.
+At each decision a few orders near the last one are played in a few drawn futures (`futures`): an instance
+or two more or fewer of the pool that serves all classes, and another batch limit. Every order meets the
+same futures. The one that costs least in their weighted mean is given, where it beats the last one by
+enough.
+
+Costs are those of the scenario's reward until the end of the look-ahead, with a price of the planner's
+own for late requests. What is left in shared queues then costs its GPU time in full batches. Those of its
+requests are late that all GPUs together, less what interactive requests keep busy, could not serve in
+time any more.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ true values the twin goes on as the cluster does, to the picosecond (docs/engine
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -22,7 +22,6 @@ from llmscale_env.control.view import ClusterView, QueuedRequests
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import compile_cluster, ps
 from llmscale_env.sim.engine import Engine, make_engine
-from llmscale_env.sim.orders import Orders
 from llmscale_env.sim.picoseconds import seconds
 from llmscale_env.workload.requests import RequestTable
 
@@ -31,8 +30,8 @@ class Future(NamedTuple):
     """What may come.
 
     Attributes:
-        output_tokens: (n,) int64 lengths of the requests of `unfinished(view)`; what has come out already, and
-            what memory holds, bound them.
+        output_tokens: (n,) int64 lengths of the requests of `unfinished(view)`. What has come out already and
+            what memory holds bound them.
         arrivals: who arrives from now on; times are those of the episode.
     """
 
@@ -126,9 +125,6 @@ class Twins:
         futures: Sequence[Future],
         trials: Sequence[Trial],
         until_s: float,
-        *,
-        interval_s: float = 0.0,
-        later: Callable[[Engine, int], Orders | None] | None = None,
     ) -> Played:
         """Try orders from the instant of a view until a time.
 
@@ -137,9 +133,6 @@ class Twins:
             futures: what may come.
             trials: what is ordered, in which of them. Impossible orders are clipped.
             until_s: end of the trials, in seconds of the episode.
-            interval_s: where it is positive, `later` is asked at the end of every such interval for orders; its
-                arguments are the engine and how many of its episodes are played.
-            later: see there.
 
         Raises:
             ValueError: the cluster has flows; a future without a length for each request that is not done, or
@@ -156,8 +149,8 @@ class Twins:
         for k, future in enumerate(futures):
             if len(future.output_tokens) != len(known.request_id):
                 raise ValueError(
-                    f"futures[{k}].output_tokens: {len(future.output_tokens)} of them, must be one for each of "
-                    f"{len(known.request_id)} requests that are not done"
+                    f"futures[{k}].output_tokens: {len(future.output_tokens)} of them, must be one for each "
+                    f"of {len(known.request_id)} requests that are not done"
                 )
         for e, (_, number) in enumerate(trials):
             future = futures[number]
@@ -167,16 +160,8 @@ class Twins:
         engine.close_windows(0, n)
         classes, pools = engine.class_seen[:n].copy(), engine.pool_seen[:n].copy()
         self._dispatcher.apply({e: trial.command for e, trial in enumerate(trials)})
-        now_ps, end_ps = engine.now_ps(0), ps(until_s)
-        step_ps = ps(interval_s) if later is not None and interval_s > 0 else end_ps - now_ps
-        while now_ps < end_ps:
-            now_ps = min(now_ps + step_ps, end_ps)
-            self._advance(n, now_ps)
-            engine.close_windows(0, n)
-            if later is not None and now_ps < end_ps:
-                orders = later(engine, n)
-                if orders is not None:
-                    engine.apply(orders)
+        self._advance(n, ps(until_s))
+        engine.close_windows(0, n)
         after = engine.class_seen[:n]
         late = sum(after[name] - classes[name] for name in ("rejected", "ttft_late", "itl_late"))
         return Played(

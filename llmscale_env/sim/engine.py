@@ -76,8 +76,8 @@ class Engine(Protocol):
     def save_under_way(self, e: int) -> dict[str, NDArray[Any]]:
         """As `save`, but only with requests that have arrived and are not done: no history, and no future.
 
-        It is what `save` gives of a copy in which nothing was to arrive any more (`imagine`) and requests that
-        are done were forgotten (`retire`). Output lengths are the true ones, for `imagine` to replace.
+        It is what `save` gives of a copy in which nothing was to arrive any more (`imagine`) and requests
+        that are done were forgotten (`retire`). Output lengths are the true ones, for `imagine` to replace.
 
         Raises:
             ValueError: the cluster has flows.
