@@ -7,7 +7,7 @@
                              [scenario.FIELD=VALUE ...]
 
     policy=NAME          static, llumnix, llumnix-freeness, hpa, kpa, ray-serve, keda, wva, wva-tokens,
-                         dynamo, dynamo-load, chiron or paced; with ranges only (search=optuna): qlm, edf,
+                         dynamo, dynamo-load, chiron or paced; with ranges only (search=optuna): twin, qlm, edf,
                          vllm, shepherd, aladdin, jsq, power-of-two, machine-wide, blitzscale, serverlessllm,
                          allcache, distserve, reactive, siloed, lt-i, lt-u or lt-ua
     env=NAME             scenario (a shipped one, or a YAML file)

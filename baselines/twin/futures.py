@@ -132,6 +132,11 @@ class FutureDrawer:
         self._past, self._past_bins = np.stack([requests, inputs]), requests.shape[1]
         self._mean_output = outputs.sum(axis=1) / np.maximum(requests.sum(axis=1), 1)
 
+    @property
+    def knows(self) -> bool:
+        """Whether anything has arrived, in the episode or before it."""
+        return self._past is not None and bool(self._past[0].any())
+
     # ---- what may come ----
 
     def draw(self, view: ClusterView, until_s: float) -> list[Future]:
@@ -161,13 +166,15 @@ class FutureDrawer:
         found = []
         for c, config in enumerate(self._scenario.classes):
             counts, inputs = (x.copy() for x in self._past[:, c, : self._now])
+            if not counts.any():
+                continue
             if config.priority:  # a job is nothing that recent rates announce
                 usual = np.median(counts)
                 job = counts > 20 * usual + 200
                 mean = inputs[~job].sum() / max(counts[~job].sum(), 1)
                 counts[job], inputs[job] = usual, usual * mean
-            if not counts.any():
-                continue
+                if not counts.any():
+                    continue
             lengths = self._finished[c]
             mean_input = float(inputs.sum() / counts.sum())
             if len(lengths) < ENOUGH:
@@ -224,7 +231,7 @@ class FutureDrawer:
     def _arrivals(
         self, kinds: list[Kind], counts: list[NDArray[np.float64]], now_s: float, until_s: float
     ) -> RequestTable:
-        rng, columns = self._rng, []
+        rng, parts = self._rng, []
         for kind, expected in zip(kinds, counts, strict=True):
             drawn = np.floor(expected + rng.random(len(expected))).astype(np.int64)
             n = int(drawn.sum())
@@ -234,20 +241,23 @@ class FutureDrawer:
             else:
                 means = np.maximum(np.array(kind.means), 1.0)
                 lengths = 1 + np.floor(rng.exponential(means, (n, 2))).astype(np.int64)
-            columns.append(np.column_stack([times, np.full(n, kind.slo_class), lengths]))
-        rows = np.concatenate(columns) if columns else np.zeros((0, 4))
+            parts.append(np.column_stack([times, np.full(n, kind.slo_class), lengths]))
+        rows = np.concatenate(parts) if parts else np.zeros((0, 4))
         rows = rows[np.argsort(rows[:, 0], kind="stable")]
         rows = rows[rows[:, 0] < until_s - now_s]
-        none = np.zeros(len(rows), np.int16)
-        lengths: Any = np.clip(rows[:, 2:], 1, _LONGEST).astype(np.int32)
+        none = np.zeros(len(rows), np.int64)
+        lengths = np.clip(rows[:, 2:], 1, _LONGEST).astype(np.int64)
+        columns: dict[str, Any] = {
+            "arrival_ps": np.ceil((now_s + rows[:, 0]) * PS_PER_S).astype(np.int64) + 1,
+            "llm": none,
+            "region": none,
+            "slo_class": rows[:, 1].astype(np.int64),
+            "input_tokens": lengths[:, 0],
+            "output_tokens": lengths[:, 1],
+            "predicted_output_tokens": lengths[:, 1],
+        }
         return RequestTable(
-            arrival_ps=np.ceil((now_s + rows[:, 0]) * PS_PER_S).astype(np.int64) + 1,
-            llm=none,
-            region=none,
-            slo_class=rows[:, 1].astype(np.int16),
-            input_tokens=lengths[:, 0],
-            output_tokens=lengths[:, 1],
-            predicted_output_tokens=lengths[:, 1],
+            **columns,
             llm_names=self._scenario.fleet.llms,
             class_names=tuple(c.name for c in self._scenario.classes),
         )

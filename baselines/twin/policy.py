@@ -61,12 +61,12 @@ class TwinParameters(Parameters):
         load_source: from where instances load their weights; None: as the scenario says.
     """
 
-    horizon_s: Positive = 180.0
+    horizon_s: Positive = 120.0
     rounds: PositiveCount = 1
-    late_price: Positive = 1.0
+    late_price: Positive = 2.0
     later_price: NonNegative = 1.0
     pace: Positive = 0.7
-    inertia: NonNegative = 0.5
+    inertia: NonNegative = 1.0
     limit_factor: Annotated[float, Field(ge=1, le=10)] = 1.4
     least_limit: PositiveCount = 64
     spread: NonNegative = 0.1
@@ -102,7 +102,8 @@ class TwinPolicy(NamedPolicy):
         p = self.parameters
         self._pool = class_pool(scenario, scenario.fleet.llms[0], self.name)
         self._twins = Twins(scenario, threads=p.threads)
-        self._drawer = FutureDrawer(scenario, seed, STRATA * p.rounds, spread=p.spread)
+        strata = tuple(share / p.rounds for share in STRATA for _ in range(p.rounds))
+        self._drawer = FutureDrawer(scenario, seed, strata, spread=p.spread)
         none = np.zeros((1, len(scenario.classes)))
         costs = self._twins.rewards.parts(np.ones(1), none, np.zeros(1))
         self._gpu_s_price = float(costs.gpu[0])
@@ -125,6 +126,8 @@ class TwinPolicy(NamedPolicy):
         p, scenario = self.parameters, view.scenario
         self._drawer.see(view)
         self._follow(view)
+        if not self._drawer.knows:
+            return self._command(scenario, (self._target, self._limit), "nothing has come")
         until_s = min(view.time_s + p.horizon_s, scenario.horizon_s)
         options = self._options(view)
         futures = self._drawer.draw(view, until_s)
