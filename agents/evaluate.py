@@ -5,7 +5,7 @@
     policies=A,B,C         names of reference policies (with parameters: hpa:kv_target=0.5+period_s=60),
                            run folders or models (*.safetensors), `pretrained` (the
                            trained policy that ships; pretrained:NAME where there are several); the others
-                           are compared with the first (default: every reference policy). With
+                           are compared with the first (default: every reference policy but planners). With
                            PATH:quantile=0.8 a learned policy takes that quantile of its instance counts.
                            A name of a policy is that policy; a run folder of the same name is ./NAME
     episodes=20            episodes, with the seeds SEED, SEED + 1, ...; equal ones count once. Where a seed
@@ -139,7 +139,7 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
         split_policies,
     )
 
-    names = split_policies(text) if text else list(policies_for(scenario))
+    names = split_policies(text) if text else list(policies_for(scenario, planners=False))
     if not names:
         raise Slip(f"policies = {text!r}: names no policy")
     found: dict[str, Policy] = {}

@@ -11,6 +11,7 @@ from baselines.parameters import PolicyError, parse_policy
 from baselines.registry import POLICIES, TUNABLE
 from baselines.sageserve.policy import is_siloed
 from baselines.tuned_settings import TunedPolicy, shipped_settings
+from baselines.twin.policy import can_plan
 from llmscale_env import ENVIRONMENTS
 from llmscale_env._cli import closest
 from llmscale_env.control.policy import Policy
@@ -44,8 +45,13 @@ def _family(scenario: Scenario) -> str:
     return "queues" if fleet.group_queues > 0 else "pools"
 
 
-def policies_for(scenario: Scenario) -> tuple[str, ...]:
-    """Names of the policies that a scenario is made for."""
+def policies_for(scenario: Scenario, *, planners: bool = True) -> tuple[str, ...]:
+    """Names of the policies that a scenario is made for.
+
+    Args:
+        scenario: which one.
+        planners: also those that simulate what they may order, and take minutes for an episode.
+    """
     family, fleet = _family(scenario), scenario.fleet
     # Left as it is, a cluster whose requests wait to be placed, or for a list of queues, serves nobody.
     held = family == "queues" or any(route.kind == "hold" for route in fleet.routes)
@@ -53,12 +59,14 @@ def policies_for(scenario: Scenario) -> tuple[str, ...]:
     able = {
         "static": not held,
         "paced": family == "pools" and can_pace(scenario),
+        "twin": family == "pools" and can_plan(scenario),
         # Its model is fitted to iterations that prefill alone.
         "dynamo-load": not any(pool.chunk_tokens for pool in fleet.pools),
         "allcache": fleet.host_cache == "always",
         **{n: (n == "siloed") == siloed for n, e in POLICIES.items() if e.family == "regions"},
     }
     names = [n for n, each in POLICIES.items() if each.family == family or n == "static"]
+    names = [n for n in names if planners or not POLICIES[n].plans]
     return _with_settings([n for n in names if able.get(n, True)], scenario)
 
 

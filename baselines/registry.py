@@ -51,11 +51,13 @@ class Listed(NamedTuple):
             degrees), `weights` (from where instances load), `regions` (pools that scale when requests reach
             their region).
         tunable: a search can look for its settings, so there is NAME-tuned.
+        plans: it simulates what it may order, and a decision takes a hundred times as long as others' do.
     """
 
     make: Any
     family: str = "pools"
     tunable: bool = True
+    plans: bool = False
 
 
 POLICIES: dict[str, Listed] = {
@@ -72,7 +74,7 @@ POLICIES: dict[str, Listed] = {
     "dynamo-load": Listed(DynamoLoadPolicy),
     "chiron": Listed(ChironPolicy),
     "paced": Listed(PacedPolicy),
-    "twin": Listed(TwinPolicy),
+    "twin": Listed(TwinPolicy, plans=True),
     "qlm": Listed(QlmPolicy, "queues"),
     "edf": Listed(EdfPolicy, "queues"),
     "vllm": Listed(VllmPolicy, "queues"),

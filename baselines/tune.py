@@ -7,9 +7,9 @@
                              [scenario.FIELD=VALUE ...]
 
     policy=NAME          static, llumnix, llumnix-freeness, hpa, kpa, ray-serve, keda, wva, wva-tokens,
-                         dynamo, dynamo-load, chiron or paced; with ranges only (search=optuna): twin, qlm, edf,
-                         vllm, shepherd, aladdin, jsq, power-of-two, machine-wide, blitzscale, serverlessllm,
-                         allcache, distserve, reactive, siloed, lt-i, lt-u or lt-ua
+                         dynamo, dynamo-load, chiron or paced; with ranges only (search=optuna): twin,
+                         qlm, edf, vllm, shepherd, aladdin, jsq, power-of-two, machine-wide, blitzscale,
+                         serverlessllm, allcache, distserve, reactive, siloed, lt-i, lt-u or lt-ua
     env=NAME             scenario (a shipped one, or a YAML file)
     workload=A           a shipped workload in place of the scenario's (a mix, or of a family, as
                          mixed-slo-v0/val-spikes); it stands in the name of the file

@@ -300,7 +300,7 @@ def _searched(
     """Best settings by player: NAME-tuned, "NAME at 99 %" and the constant action."""
     found: Found = {}
     steps = scale.budget * scenario.n_steps
-    for policy in policies_for(scenario):
+    for policy in policies_for(scenario, planners=False):
         if policy not in TUNABLE:
             continue
         both = (
@@ -352,7 +352,7 @@ def _kept(name: str, scenarios: Sequence[Scenario]) -> Path:
 
 def _players(env: str, scenario: Scenario, found: Mapping[str, dict[str, Any]]) -> list[Player]:
     """Everybody who is not trained."""
-    plain = [name for name in policies_for(scenario) if name not in TUNED_NAMES]
+    plain = [name for name in policies_for(scenario, planners=False) if name not in TUNED_NAMES]
     players: list[Player] = [
         (name, partial(make_policy, name), {}) for name in (*plain, *WORLDS[env].variants)
     ]

@@ -33,11 +33,14 @@ from baselines.parameters import (
 from baselines.space import Real, Space
 from baselines.twin.futures import FutureDrawer
 from llmscale_env.control.command import Command
+from llmscale_env.control.results.region_result import has_regions
 from llmscale_env.control.reward import violation_prices
 from llmscale_env.control.twins import Future, Played, Trial, Twins
 from llmscale_env.control.unfinished_work import full_batch_cost_gpu_s
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim.compile import compile_cluster
+from llmscale_env.sim.streaming import check_streams
 
 STRATA = (0.2, 0.2, 0.2, 0.15, 0.11, 0.07, 0.045, 0.025)
 """Shares of futures of which one is played each, from the mildest to the worst."""
@@ -74,6 +77,18 @@ class TwinParameters(Parameters):
     load_source: LoadSource | None = "multicast"
 
 
+def can_plan(scenario: Scenario) -> bool:
+    """Whether the policy can run a scenario: one LLM, weights that do not flow, a pool of all classes."""
+    if len(scenario.fleet.llms) != 1 or has_regions(scenario):
+        return False
+    try:
+        check_streams(compile_cluster(scenario))
+        class_pool(scenario, scenario.fleet.llms[0], "")
+    except ValueError:
+        return False
+    return True
+
+
 class TwinPolicy(NamedPolicy):
     """See the module; for scenarios of one LLM, without flows, with a pool that serves all classes."""
 
@@ -95,9 +110,10 @@ class TwinPolicy(NamedPolicy):
         Raises:
             PolicyError: several LLMs, weights that flow, or no pool of all classes.
         """
-        if len(scenario.fleet.llms) != 1 or any(pool.flows for pool in scenario.fleet.pools):
+        if not can_plan(scenario):
             raise PolicyError(
-                f"{self.name}: is for one LLM and weights that do not flow; {scenario.name!r} is neither"
+                f"{self.name}: is for one LLM in one region, weights that do not flow and a pool of all "
+                f"classes; {scenario.name!r} is not"
             )
         p = self.parameters
         self._pool = class_pool(scenario, scenario.fleet.llms[0], self.name)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from llmscale_env.control.command import Command, Dispatcher
 from llmscale_env.control.reward import RewardModel
-from llmscale_env.control.view import ClusterView, QueuedRequests
+from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import compile_cluster, ps
 from llmscale_env.sim.engine import Engine, make_engine
@@ -82,14 +82,15 @@ class Unfinished(NamedTuple):
 
 def unfinished(view: ClusterView) -> Unfinished:
     """All that a view shows one by one: in gateways, at instances and in shared queues."""
-    parts: list[QueuedRequests] = [view.under_way, view.waiting]
+    parts = (view.under_way, view.waiting)
     order = np.argsort(np.concatenate([part.request_id for part in parts]), kind="stable")
-    return Unfinished(
-        *(
-            np.concatenate([getattr(part, name) for part in parts])[order]
-            for name in Unfinished._fields
-        )
-    )
+
+    def column(name: str) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = np.concatenate([getattr(part, name) for part in parts])[order]
+        return found
+
+    names = ("request_id", "slo_class", "llm", "input_tokens", "predicted_output_tokens")
+    return Unfinished(*map(column, (*names, "emitted_tokens")))
 
 
 class Twins:
