@@ -103,14 +103,17 @@ class FutureDrawer:
         if self._past is None:
             self._begin(view)
         assert self._past is not None
-        came, now = view.arrived, self._past_bins + math.floor(view.time_s / BIN_S + 1e-9)
-        self._now = now
-        if now > self._past.shape[2]:
-            more = np.zeros((*self._past.shape[:2], now + _HOUR - self._past.shape[2]))
+        came = view.arrived
+        # Only whole bins are looked at; the last requests may be in one that has not ended.
+        self._now = self._past_bins + math.floor(view.time_s / BIN_S + 1e-9)
+        if self._now >= self._past.shape[2]:
+            more = np.zeros((*self._past.shape[:2], self._now + _HOUR - self._past.shape[2]))
             self._past = np.concatenate([self._past, more], axis=2)
-        bins = np.minimum(self._past_bins + (came.arrival_s / BIN_S).astype(np.int64), now - 1)
+        bins = self._past_bins + (came.arrival_s / BIN_S).astype(np.int64)
         for k, each in enumerate((np.ones(len(came)), came.input_tokens)):
             np.add.at(self._past[k], (came.slo_class, bins), each)
+        np.add.at(self._predicted, came.slo_class, 1.0)
+        np.add.at(self._predicted_tokens, came.slo_class, came.predicted_output_tokens)
         done = view.finished
         for c, had in enumerate(self._finished):
             mine = done.slo_class == c
@@ -123,19 +126,19 @@ class FutureDrawer:
         n, past = len(self._scenario.classes), view.past
         if past is None:
             self._past, self._past_bins = np.zeros((2, n, 0)), 0
-            self._mean_output = np.ones(n)
+            self._predicted, self._predicted_tokens = np.zeros(n), np.zeros(n)
             return
         requests, inputs, outputs = (
             x.sum(axis=(1, 2)).T.astype(float)
             for x in (past.requests, past.input_tokens, past.predicted_tokens)
         )
         self._past, self._past_bins = np.stack([requests, inputs]), requests.shape[1]
-        self._mean_output = outputs.sum(axis=1) / np.maximum(requests.sum(axis=1), 1)
+        self._predicted, self._predicted_tokens = requests.sum(axis=1), outputs.sum(axis=1)
 
     @property
     def knows(self) -> bool:
-        """Whether anything has arrived, in the episode or before it."""
-        return self._past is not None and bool(self._past[0].any())
+        """Whether anything has arrived in the bins that have ended."""
+        return self._past is not None and bool(self._past[0, :, : self._now].any())
 
     # ---- what may come ----
 
@@ -178,7 +181,7 @@ class FutureDrawer:
             lengths = self._finished[c]
             mean_input = float(inputs.sum() / counts.sum())
             if len(lengths) < ENOUGH:
-                means = (mean_input, float(self._mean_output[c]))
+                means = (mean_input, float(self._predicted_tokens[c] / self._predicted[c]))
                 found.append(Kind(c, counts, np.zeros((0, 2), np.int64), means))
                 continue
             prompts = np.sort(lengths[:, 0])
@@ -214,7 +217,7 @@ class FutureDrawer:
         alike = np.argpartition((away**2).sum(axis=0), most - 1)[:most]
         chosen = self._rng.choice(alike, self._candidates)
         level = np.clip(now[-1] - then[-1, chosen], -_MOST_LOG, _MOST_LOG)
-        level += self._spread * self._rng.standard_normal(self._candidates)
+        level = level + self._spread * self._rng.standard_normal(self._candidates)
         followed = n[times[chosen][:, None] + np.arange(n_bins)]
         return followed * np.exp(level)[:, None]
 

@@ -34,7 +34,7 @@ from baselines.space import Real, Space
 from baselines.twin.futures import FutureDrawer
 from llmscale_env.control.command import Command
 from llmscale_env.control.results.region_result import has_regions
-from llmscale_env.control.reward import violation_prices
+from llmscale_env.control.reward import RewardModel, violation_prices
 from llmscale_env.control.twins import Future, Played, Trial, Twins
 from llmscale_env.control.unfinished_work import full_batch_cost_gpu_s
 from llmscale_env.control.view import ClusterView
@@ -65,28 +65,38 @@ class TwinParameters(Parameters):
     """
 
     horizon_s: Positive = 120.0
-    rounds: PositiveCount = 1
+    rounds: Annotated[int, Field(ge=1, le=16)] = 1
     late_price: Positive = 2.0
     later_price: NonNegative = 1.0
     pace: Positive = 0.7
     inertia: NonNegative = 1.0
     limit_factor: Annotated[float, Field(ge=1, le=10)] = 1.4
     least_limit: PositiveCount = 64
-    spread: NonNegative = 0.1
-    threads: PositiveCount = 1
+    spread: Annotated[float, Field(ge=0, le=1)] = 0.1
+    threads: Annotated[int, Field(ge=1, le=256)] = 1
     load_source: LoadSource | None = "multicast"
 
 
-def can_plan(scenario: Scenario) -> bool:
-    """Whether the policy can run a scenario: one LLM, weights that do not flow, a pool of all classes."""
-    if len(scenario.fleet.llms) != 1 or has_regions(scenario):
-        return False
+def why_not(scenario: Scenario) -> str:
+    """Why the policy cannot run a scenario; "": it can."""
+    fleet = scenario.fleet
+    if len(fleet.llms) != 1:
+        return f"has {len(fleet.llms)} LLMs"
+    if has_regions(scenario):
+        return "has regions"
+    if any(route.placement is not None or route.kind == "hold" for route in fleet.routes):
+        return "has requests that wait to be placed"
     try:
         check_streams(compile_cluster(scenario))
-        class_pool(scenario, scenario.fleet.llms[0], "")
-    except ValueError:
-        return False
-    return True
+        class_pool(scenario, fleet.llms[0], "")
+    except ValueError as error:
+        return f"cannot be copied or scaled: {error}"
+    return ""
+
+
+def can_plan(scenario: Scenario) -> bool:
+    """Whether the policy can run a scenario."""
+    return not why_not(scenario)
 
 
 class TwinPolicy(NamedPolicy):
@@ -108,28 +118,33 @@ class TwinPolicy(NamedPolicy):
         """Find the pool, make the twins, and forget what was seen.
 
         Raises:
-            PolicyError: several LLMs, weights that flow, or no pool of all classes.
+            PolicyError: several LLMs or regions, flows, requests that wait to be placed, or no pool of all
+                classes.
         """
-        if not can_plan(scenario):
+        if reason := why_not(scenario):
             raise PolicyError(
-                f"{self.name}: is for one LLM in one region, weights that do not flow and a pool of all "
-                f"classes; {scenario.name!r} is not"
+                f"{self.name}: is for one LLM in one region, with a pool of all classes; "
+                f"{scenario.name!r} {reason}"
             )
         p = self.parameters
         self._pool = class_pool(scenario, scenario.fleet.llms[0], self.name)
-        self._twins = Twins(scenario, threads=p.threads)
+        self._twins: Twins | None = None
         strata = tuple(share / p.rounds for share in STRATA for _ in range(p.rounds))
         self._drawer = FutureDrawer(scenario, seed, strata, spread=p.spread)
         none = np.zeros((1, len(scenario.classes)))
-        costs = self._twins.rewards.parts(np.ones(1), none, np.zeros(1))
+        costs = RewardModel(scenario).parts(np.ones(1), none, np.zeros(1))
         self._gpu_s_price = float(costs.gpu[0])
         self._late_price = p.late_price * violation_prices(scenario)
         self._cost = full_batch_cost_gpu_s(scenario)[:, 0]
         classes = scenario.classes
         self._urgent = np.array([c.priority == 0 for c in classes])
         names = [c.name for c in classes]
-        routes = {r.queue: names.index(r.slo_class) for r in scenario.fleet.routes if r.queue}
-        self._class_of_queue = np.array([routes[q.name] for q in scenario.fleet.queues], np.int64)
+        # Of classes that share a queue the one that is due first counts; nobody waits in one without.
+        first = {q.name: 0 for q in scenario.fleet.queues}
+        found = [(r.queue, names.index(r.slo_class)) for r in scenario.fleet.routes if r.queue]
+        for queue, c in sorted(found, key=lambda each: -classes[each[1]].ttft_s):
+            first[queue] = c
+        self._class_of_queue = np.array(list(first.values()), np.int64)
         self._ttft_s = np.array([c.ttft_s for c in classes])
         pool = scenario.fleet.pools[self._pool]
         self._most = min(pool.max_instances, scenario.fleet.max_gpus // pool.tp)
@@ -168,11 +183,11 @@ class TwinPolicy(NamedPolicy):
     def _options(self, view: ClusterView) -> list[tuple[int, int]]:
         """(instances, batch limit) to try; the last order comes first."""
         p, pool = self.parameters, view.scenario.fleet.pools[self._pool]
-        n, limit = self._target, self._limit
+        n, limit = max(self._target, 1), self._limit
         counts = [min(max(n + k, 1), self._most) for k in (0, 1, -1, 2, -2)]
         limits = [
-            min(max(round(limit * x), p.least_limit), pool.max_batch)
-            for x in (p.limit_factor, 1 / p.limit_factor)
+            min(max(x, p.least_limit), pool.max_batch)
+            for x in (max(limit + 1, round(limit * p.limit_factor)), round(limit / p.limit_factor))
         ]
         return list(dict.fromkeys([*((k, limit) for k in counts), *((n, x) for x in limits)]))
 
@@ -199,6 +214,8 @@ class TwinPolicy(NamedPolicy):
             for option in options
             for k in range(len(futures))
         ]
+        if self._twins is None:
+            self._twins = Twins(view.scenario, self.parameters.threads, view.engine_name)
         played = self._twins.play(view, futures, trials, until_s)
         cost = played.gpu_s * self._gpu_s_price + played.violations @ self._late_price
         cost += self._left(played, until_s)

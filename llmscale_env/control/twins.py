@@ -17,22 +17,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.command import Command, Dispatcher
-from llmscale_env.control.reward import RewardModel
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import compile_cluster, ps
 from llmscale_env.sim.engine import Engine, make_engine
 from llmscale_env.sim.picoseconds import seconds
+from llmscale_env.sim.spec.checks import check_range
 from llmscale_env.workload.requests import RequestTable
+
+_MOST_REQUESTS = 4_000_000
+"""Requests of all trials that are side by side: some 250 bytes each."""
 
 
 class Future(NamedTuple):
     """What may come.
 
     Attributes:
-        output_tokens: (n,) int64 lengths of the requests of `unfinished(view)`. What has come out already and
-            what memory holds bound them.
-        arrivals: who arrives from now on; times are those of the episode.
+        output_tokens: (n,) int64 lengths of the requests of `unfinished(view)`. What has come out already
+            and what memory holds bound them. On pools with `v1` a request whose last token is being computed
+            keeps its true length.
+        arrivals: who arrives from now on; times are those of the episode. Failures in it do not count.
     """
 
     output_tokens: NDArray[np.int64]
@@ -99,15 +103,17 @@ class Twins:
     Args:
         scenario: what its user believes of the cluster.
         threads: threads that play them.
-        engine: "fast", or "reference".
+        engine: "fast", or "reference": that of the clusters whose views are played.
+
+    Raises:
+        ValueError: no positive whole number of threads, or another engine.
     """
 
     def __init__(self, scenario: Scenario, threads: int = 1, engine: str = "fast") -> None:
         self.scenario = scenario
-        self.rewards = RewardModel(scenario)
         self._spec = compile_cluster(scenario)
         self._engine_name = engine
-        self._threads = threads
+        self._threads = int(check_range("threads", threads, 1, 1024))
         self._executor: ThreadPoolExecutor | None = None
         self._executor_pid = 0
         self._make(1)
@@ -136,38 +142,78 @@ class Twins:
             until_s: end of the trials, in seconds of the episode.
 
         Raises:
-            ValueError: the cluster has flows; a future without a length for each request that is not done, or
-                that does not go on from now; an end before now.
+            ValueError: the cluster has flows, or the other engine; time has gone on since the view. A future
+                lacks lengths, has other names, or does not go on from now. A trial is in a future that is not
+                there. The end is before now.
         """
+        if not view.time_s <= until_s < np.inf:
+            raise ValueError(
+                f"until_s = {until_s}: must be finite, and at least {view.time_s:g}, now"
+            )
+        saved = view.save_under_way()
+        if view.engine_name != self._engine_name:
+            raise ValueError(
+                f"engine = {self._engine_name!r}: the view is of a cluster of engine {view.engine_name!r}"
+            )
+        known = unfinished(view)
+        for k, future in enumerate(futures):
+            self._check(k, future, len(known.request_id))
+        for k, trial in enumerate(trials):
+            if not 0 <= trial.future < len(futures):
+                last = len(futures) - 1
+                raise ValueError(f"trials[{k}].future = {trial.future}: must be in 0..{last}")
+        # As many side by side as memory allows: trials do not know of each other.
+        sizes = [len(known.request_id) + len(future.arrivals) for future in futures]
+        block = max(1, _MOST_REQUESTS // max([1, *sizes]))
+        parts = [
+            self._play(saved, known, futures, trials[a : a + block], ps(until_s))
+            for a in range(0, max(len(trials), 1), block)
+        ]
+        return Played(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+    def _check(self, k: int, future: Future, n: int) -> None:
+        tokens, table = np.asarray(future.output_tokens), future.arrivals
+        if tokens.shape != (n,) or tokens.dtype.kind not in "iu":
+            raise ValueError(
+                f"futures[{k}].output_tokens: of shape {tokens.shape} and {tokens.dtype}, must be whole "
+                f"numbers, one for each of {n} requests that are not done"
+            )
+        names = (self.scenario.fleet.llms, tuple(c.name for c in self.scenario.classes))
+        if len(table) and (table.llm_names, table.class_names) != names:
+            raise ValueError(
+                f"futures[{k}].arrivals: of LLMs {table.llm_names} and classes {table.class_names}; the "
+                f"scenario has {names[0]} and {names[1]}"
+            )
+
+    def _play(
+        self,
+        saved: dict[str, NDArray[Any]],
+        known: Unfinished,
+        futures: Sequence[Future],
+        trials: Sequence[Trial],
+        end_ps: int,
+    ) -> Played:
         n = len(trials)
         if n > self.engine.n_episodes:
             self._make(n)
         engine = self.engine
-        saved = view.save_under_way()
-        known = unfinished(view)
         room = np.array(self._spec.longest_tokens)[known.llm] - self._spec.half_block_tokens
         room = room - known.input_tokens
-        for k, future in enumerate(futures):
-            if len(future.output_tokens) != len(known.request_id):
-                raise ValueError(
-                    f"futures[{k}].output_tokens: {len(future.output_tokens)} of them, must be one for each "
-                    f"of {len(known.request_id)} requests that are not done"
-                )
         for e, (_, number) in enumerate(trials):
             future = futures[number]
-            tokens = np.clip(future.output_tokens, 1, room)
+            tokens = np.clip(np.asarray(future.output_tokens, np.int64), 1, room)
             engine.restore(e, saved)
             engine.imagine(e, known.request_id, tokens, future.arrivals)
         engine.close_windows(0, n)
         classes, pools = engine.class_seen[:n].copy(), engine.pool_seen[:n].copy()
         self._dispatcher.apply({e: trial.command for e, trial in enumerate(trials)})
-        self._advance(n, ps(until_s))
+        self._advance(n, end_ps)
         engine.close_windows(0, n)
         after = engine.class_seen[:n]
-        late = sum(after[name] - classes[name] for name in ("rejected", "ttft_late", "itl_late"))
+        late = [after[name] - classes[name] for name in ("rejected", "ttft_late", "itl_late")]
         return Played(
             gpu_s=(seconds(engine.pool_seen[:n], "gpu") - seconds(pools, "gpu")).sum(axis=1),
-            violations=np.asarray(late),
+            violations=np.sum(late, axis=0),
             loads=(engine.pool_seen["started"][:n] - pools["started"]).sum(axis=1),
             pools=engine.pool_seen[:n].copy(),
             queues=engine.queue_seen[:n, : len(self.scenario.fleet.queues)].copy(),
@@ -184,7 +230,7 @@ class Twins:
             # A child process has none of its parent's threads.
             self._executor, self._executor_pid = ThreadPoolExecutor(self._threads), os.getpid()
         # Episodes differ in what they take: in turns, so that threads end together.
-        bounds = np.unique(np.linspace(0, n, 4 * self._threads + 1).astype(int))
+        bounds = np.unique(np.linspace(0, n, min(n, 4 * self._threads) + 1).astype(int))
         jobs = [
             self._executor.submit(engine.advance_range, int(a), int(b), until)
             for a, b in pairwise(bounds)

@@ -184,7 +184,8 @@ class ClusterView:
         self.forecast_error = forecast_error
         self._engine = engine
         self._e = e
-        self.time_s = engine.now_ps(e) / PS_PER_S
+        self._now_ps = engine.now_ps(e)
+        self.time_s = self._now_ps / PS_PER_S
         self.clock_s = (begin_clock_s + self.time_s) % WEEK_S
         self.past = past
         # Packed: a selection of fields keeps the bytes of the others in its gaps.
@@ -361,8 +362,22 @@ class ClusterView:
             first_token_s=_locked(np.where(first < 0, np.nan, first / PS_PER_S)),
         )
 
+    @property
+    def engine_name(self) -> str:
+        """Of the engine that simulates the cluster."""
+        return self._engine.name
+
     def save_under_way(self) -> dict[str, NDArray[Any]]:
-        """The cluster without its past and its future, for `control.twins`, which replaces true lengths."""
+        """The cluster without its past and its future, for `control.twins`, which replaces true lengths.
+
+        Raises:
+            ValueError: time has gone on since the view was made; see `Engine.save_under_way`.
+        """
+        now_ps = self._engine.now_ps(self._e)
+        if now_ps != self._now_ps:
+            raise ValueError(
+                f"view: of {self.time_s:g} s, but the cluster is at {now_ps / PS_PER_S:g} s"
+            )
         return self._engine.save_under_way(self._e)
 
     def own_queue(self, instance: int) -> tuple[int, ...]:
@@ -426,9 +441,8 @@ class ClusterView:
         if self._see_requests is None:
             raise ValueError("arrived: the requests were not recorded for this view")
         known = self._see_requests()
-        end_ps = round(self.time_s * PS_PER_S)
-        begin_ps = end_ps - round(self.window.length_s * PS_PER_S)
-        rows = slice(*np.searchsorted(known.arrival_ps, (begin_ps, end_ps)))
+        begin_ps = self._now_ps - round(self.window.length_s * PS_PER_S)
+        rows = slice(*np.searchsorted(known.arrival_ps, (begin_ps, self._now_ps)))
         return ArrivedRequests(
             arrival_s=_locked(known.arrival_ps[rows] / PS_PER_S),
             llm=_locked(known.llm[rows].astype(np.int64)),

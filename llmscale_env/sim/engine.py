@@ -23,10 +23,12 @@ class Engine(Protocol):
     Attributes:
         spec: the cluster (the same for all).
         n_episodes: how many episodes.
+        name: by which `make_engine` makes it.
     """
 
     spec: ClusterSpec
     n_episodes: int
+    name: str
 
     # ---- time ----
 

@@ -77,6 +77,8 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         capacity: room for requests per episode; grows when an episode needs more.
     """
 
+    name = "fast"
+
     def __init__(self, spec: ClusterSpec, n_episodes: int = 1, capacity: int = 1) -> None:
         self.spec = spec
         self.n_episodes = n_episodes

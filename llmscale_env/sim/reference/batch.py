@@ -66,6 +66,8 @@ class ReferenceBatch:
         checks: what orders are refused.
     """
 
+    name = "reference"
+
     def __init__(self, spec: ClusterSpec, n_episodes: int = 1) -> None:
         self.spec = spec
         self.n_episodes = n_episodes
