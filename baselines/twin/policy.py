@@ -57,7 +57,8 @@ class TwinParameters(Parameters):
         pace: share of the time to its deadline in which work in shared queues is to be done.
         inertia: a change must gain so many instances for one control interval, for each instance that it
             starts or stops; a change of limits as for one.
-        limit_factor: batch limits that are tried are so many times the last one, and that share of it.
+        limit_factor: batch limits that are tried are so many times the last one, and that share of it;
+            1: none.
         least_limit: lowest batch limit.
         spread: see `FutureDrawer`.
         threads: threads that play the twins; what is found is the same with any number.
@@ -100,7 +101,10 @@ def can_plan(scenario: Scenario) -> bool:
 
 
 class TwinPolicy(NamedPolicy):
-    """See the module; for scenarios of one LLM, without flows, with a pool that serves all classes."""
+    """See the module; for scenarios of one LLM, without flows, with a pool that serves all classes.
+
+    Where metrics are late, twins stand where the cluster was then, and orders given since are not played.
+    """
 
     parameters_type = TwinParameters
     usual_name = "twin"
@@ -115,7 +119,7 @@ class TwinPolicy(NamedPolicy):
     }
 
     def reset(self, scenario: Scenario, seed: int) -> None:
-        """Find the pool, make the twins, and forget what was seen.
+        """Find the pool, and forget what was seen.
 
         Raises:
             PolicyError: several LLMs or regions, flows, requests that wait to be placed, or no pool of all
@@ -185,10 +189,9 @@ class TwinPolicy(NamedPolicy):
         p, pool = self.parameters, view.scenario.fleet.pools[self._pool]
         n, limit = max(self._target, 1), self._limit
         counts = [min(max(n + k, 1), self._most) for k in (0, 1, -1, 2, -2)]
-        limits = [
-            min(max(x, p.least_limit), pool.max_batch)
-            for x in (max(limit + 1, round(limit * p.limit_factor)), round(limit / p.limit_factor))
-        ]
+        tried = (max(limit + 1, round(limit * p.limit_factor)), round(limit / p.limit_factor))
+        bounded = (min(max(x, p.least_limit), pool.max_batch) for x in tried)
+        limits = list(bounded) if p.limit_factor > 1 else []
         return list(dict.fromkeys([*((k, limit) for k in counts), *((n, x) for x in limits)]))
 
     def _command(self, scenario: Scenario, option: tuple[int, int], reason: str = "") -> Command:
@@ -208,7 +211,7 @@ class TwinPolicy(NamedPolicy):
         futures: list[Future],
         until_s: float,
     ) -> NDArray[np.float64]:
-        """(options, futures) expected cost."""
+        """(options, futures) cost."""
         trials = [
             Trial(self._command(view.scenario, option), k)
             for option in options

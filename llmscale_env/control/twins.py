@@ -101,7 +101,7 @@ class Twins:
     """Clusters of one scenario, side by side, on which orders are tried.
 
     Args:
-        scenario: what its user believes of the cluster.
+        scenario: of the clusters whose views are played.
         threads: threads that play them.
         engine: "fast", or "reference": that of the clusters whose views are played.
 
