@@ -14,7 +14,7 @@ from stable_baselines3 import PPO
 from torch.distributions import Categorical
 
 from agents import train
-from agents.configuration.environments import make_scenario, make_vector_env
+from agents.configuration.environments import codec_of, make_scenario, make_vector_env
 from agents.configuration.settings import WarmStartConfig
 from agents.exploration.anchor import Anchor, attach, kl_of_parts
 from agents.exploration.held_noise import parts_of
@@ -27,6 +27,20 @@ from llmscale_env.control.run import run_episode
 from tests.small_runs import SMALL, UNWATCHED, copying, network_of
 
 # ---- the copy ----
+
+
+class Sawtooth:
+    """Something to learn: counts and limits that follow the clock."""
+
+    name = "sawtooth"
+
+    def reset(self, scenario: Any, seed: int) -> None:
+        pass
+
+    def act(self, view: Any) -> Command:
+        late = view.time_s >= 60
+        limits = dict.fromkeys(("interactive", "mixed"), 128 if late else 32)
+        return Command(targets={"mixed": 2 if late else 1}, batch_limits=limits)
 
 
 def test_a_run_that_cannot_copy_says_so_before_it_begins(tmp_path: Path, capsys):
@@ -63,19 +77,6 @@ def test_returns_end_with_their_episode():
 def test_a_copy_acts_as_what_it_has_seen(agent: str):
     config = copying("action=instance_counts,batch_limits", "warm_start.episodes=3", agent=agent)
     scenario = make_scenario(config)
-
-    class Sawtooth:
-        """Something to learn: counts and limits that follow the clock."""
-
-        name = "sawtooth"
-
-        def reset(self, scenario: Any, seed: int) -> None:
-            pass
-
-        def act(self, view: Any) -> Command:
-            late = view.time_s >= 60
-            limits = dict.fromkeys(("interactive", "mixed"), 128 if late else 32)
-            return Command(targets={"mixed": 2 if late else 1}, batch_limits=limits)
 
     seen = watch(config, [(scenario, Sawtooth())])
     assert seen.lengths == (12, 12, 12)
@@ -200,6 +201,45 @@ def test_a_reference_policy_through_the_codec_plays_its_rounded_orders():
     env.close()
     mine = [run_episode(make_policy("llumnix"), scenario, s) for s in alone.drawn_seeds(2, 0, 1)]
     assert seen.own_return == pytest.approx(np.mean([r.summary["reward"] for r in mine]))
+
+
+# ---- rounds in which the copy leads ----
+
+
+@pytest.mark.parametrize("agent", ["ppo", "maskable-ppo", "recurrent-ppo"])
+def test_where_a_copy_leads_the_teacher_says_what_it_would_do(agent: str):
+    config = copying("action=instance_counts,batch_limits", "warm_start.episodes=2", agent=agent)
+    scenario = make_scenario(config)
+    first = watch(config, [(scenario, Sawtooth())])
+    model = network_of(config)  # untrained: it goes other ways than the teacher
+    leader = LearnedPolicy(model=model, config=config)
+    led = watch(config, [(scenario, Sawtooth())], leader=leader, round_=1)
+    # What is played is what the leader alone plays, in episodes that the first round has not seen.
+    seeds = config.model_copy(update={"same_arrivals": 1}).drawn_seeds(4, 0, 1)
+    alone = [run_episode(leader, scenario, seed) for seed in seeds[2:]]
+    assert led.rewards.tolist() == [r for made in alone for r in made.series["reward"]]
+    assert led.rewards.tolist() != first.rewards.tolist()
+    # What is written down is what the teacher orders, whoever plays.
+    parts = codec_of(config, scenario).decoder.parts
+    told = ("interactive/batch_limit", "mixed/batch_limit")  # always possible
+    columns = [parts.index(name) for name in told]
+    assert led.actions[:, columns].tolist() == first.actions[:, columns].tolist()
+    assert np.isnan(led.own_return)
+    both = first.followed_by(led)
+    assert both.lengths == (12, 12, 12, 12)
+    assert both.mean_return == pytest.approx((first.mean_return + led.mean_return) / 2)
+    assert both.own_return == first.own_return
+
+
+def test_a_run_learns_from_all_rounds(tmp_path: Path):
+    out = tmp_path / "run"
+    words = ["warm_start.policy=static:interactive=2,mixed=1,batch=0", "warm_start.rounds=3"]
+    words += ["warm_start.episodes=2", "warm_start.epochs=2", "total_timesteps=16", "n_envs=2"]
+    more = ["ppo.n_steps=8", "ppo.batch_size=16", "action=instance_counts"]
+    assert train.main([*SMALL, *UNWATCHED, *words, *more, f"out={out}"]) == 0
+    told = json.loads((out / "warm_start.json").read_text())
+    assert (told["episodes"], told["decisions"]) == (6, 72)
+    assert len(told["mean_returns_of_copies"]) == 2
 
 
 # ---- the KL term ----

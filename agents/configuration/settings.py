@@ -92,7 +92,9 @@ class WarmStartConfig(Frozen):
     Attributes:
         policy: name of a reference policy; None: no warm start. Where training draws workloads by name,
             `{workload}` in it stands for the drawn one: `static-tuned:workload={workload}`.
-        episodes: that it plays to be watched, of the scenarios that are trained on.
+        episodes: that it plays to be watched in each round, of the scenarios that are trained on.
+        rounds: in those after the first the copy plays, and learns what the policy would order where it
+            comes (`agents.learning.cloning`).
         epochs, batch_size, learning_rate: of the supervised training.
         entropy: coefficient of the policy's entropy in it, which keeps the copy trying other things: the
             policy's choice becomes about exp(1 / entropy) times as likely as any other one (150 times at
@@ -108,6 +110,7 @@ class WarmStartConfig(Frozen):
 
     policy: str | None = None
     episodes: Annotated[int, Field(ge=1, le=100_000)] = 16
+    rounds: Annotated[int, Field(ge=1, le=100)] = 1
     epochs: Annotated[int, Field(ge=1, le=10_000)] = 30
     batch_size: Annotated[int, Field(ge=2, le=10_000_000)] = 256
     learning_rate: Positive = 1e-3

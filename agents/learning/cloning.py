@@ -4,14 +4,18 @@ The policy plays through the environment's codec: its commands are translated to
 (`agents.learning.translation`), and those are carried out, so what is recorded is what a network can do, with
 the states and rewards that it leads to. The network then learns the actions by cross-entropy over possible
 choices and the value function by squared error. AWARE (USENIX ATC 2023) starts its autoscalers so.
+
+A copy that errs comes to states that its teacher never leads to. So in further rounds the copy plays, the
+teacher says what it would order there, and all that was seen is learnt together (DAgger, Ross et al. 2011).
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +34,9 @@ from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios import Scenario
 
+if TYPE_CHECKING:
+    from agents.learned import LearnedPolicy
+
 _SEEDS_OF_COPYING = 1
 """Tells the seeds of watched episodes from those of training (`TrainConfig.drawn_seeds`)."""
 
@@ -45,7 +52,8 @@ class Demonstrations:
         rewards: (N,) unscaled, the scenario's.
         priced: (N,) unscaled, with what training charges for misses (`agents.learning.lagrangian`).
         lengths: decisions of each episode.
-        own_return: mean reward of an episode when the policy plays the same ones with its own commands.
+        own_return: mean reward of an episode when the policy plays the same ones with its own commands; NaN
+            where another one has led.
         exact_choices, exact_commands: shares of them that the action space can express exactly.
         left_out: per field of the commands that no part of an action means, in how many decisions.
         untranslated: parts of the action that were left as they are.
@@ -72,6 +80,12 @@ class Demonstrations:
         """Mean reward of an episode."""
         return float(self.rewards.sum() / len(self.lengths))
 
+    def followed_by(self, more: Demonstrations) -> Demonstrations:
+        """These decisions and then those; what is said of all is said of these."""
+        names = ("observations", "actions", "masks", "rewards", "priced")
+        both = {name: np.concatenate([getattr(self, name), getattr(more, name)]) for name in names}
+        return replace(self, **both, lengths=self.lengths + more.lengths)
+
     def returns(self, gamma: float, scale: float) -> NDArray[np.float32]:
         """(N,) discounted sums of scaled `priced` to the end of the episode (nothing is assumed after it)."""
         found = np.zeros(len(self.priced))
@@ -92,11 +106,14 @@ class Recorder:
         policy: whose commands.
         codec: of the environment.
         scenario: of the episodes.
+        leader: whose actions are carried out in place of those that are written down; None: those.
     """
 
-    def __init__(self, policy: Policy, codec: Any, scenario: Scenario) -> None:
+    def __init__(
+        self, policy: Policy, codec: Any, scenario: Scenario, leader: LearnedPolicy | None = None
+    ) -> None:
         self.name = policy.name
-        self._policy, self.codec = policy, codec
+        self._policy, self.codec, self._leader = policy, codec, leader
         self.translator = Translator(codec, scenario)
         self.observations: list[NDArray[np.float32]] = []
         self.masks: list[NDArray[np.bool_]] = []
@@ -107,20 +124,28 @@ class Recorder:
         self._policy.reset(scenario, seed)
         self.codec.reset(seed)
         self.translator.reset()
+        if self._leader is not None:
+            self._leader.reset(scenario, seed)
 
     def act(self, view: ClusterView) -> Command:
-        """What the nearest action means."""
-        self.observations.append(self.codec.encode(view))
-        self.masks.append(self.codec.mask(view))
+        """What the nearest action means, or the leader's."""
+        observation, mask = self.codec.encode(view), self.codec.mask(view)
+        self.observations.append(observation)
+        self.masks.append(mask)
         found = self.translator.translate(self._policy.act(view), view)
         self.translated.append(found)
-        return self.codec.decode(found.action, view)
+        if self._leader is None:
+            return self.codec.decode(found.action, view)
+        more = {"action_masks": mask} if takes_masks(self._leader.model) else {}
+        return self.codec.decode(self._leader.choose(observation, **more), view)
 
 
 def watch(
     config: TrainConfig,
     plays: Sequence[tuple[Scenario, Policy]],
     simulation: ClusterSimulation | None = None,
+    leader: LearnedPolicy | None = None,
+    round_: int = 0,
 ) -> Demonstrations:
     """Let policies play `config.warm_start.episodes` episodes.
 
@@ -128,12 +153,14 @@ def watch(
         config: of the run.
         plays: who plays what, in turn.
         simulation: of the first scenario, to use again.
+        leader: who plays in their place, while they say what they would order; None: they play.
+        round_: each has episodes of its own.
 
     Raises:
         TranslationError: the action space has nothing that commands can be translated to.
     """
     recorders = [
-        Recorder(policy, codec_of(config, scenario), scenario) for scenario, policy in plays
+        Recorder(policy, codec_of(config, scenario), scenario, leader) for scenario, policy in plays
     ]
     simulations = [simulation] if simulation is not None else []
     simulations += [simulation_of(config, scenario) for scenario, _ in plays[len(simulations) :]]
@@ -143,7 +170,8 @@ def watch(
     own = []
     # Distinct ones: `same_arrivals` is for comparing, here it would only be less to see.
     alone = config.model_copy(update={"same_arrivals": 1})
-    seeds = alone.drawn_seeds(config.warm_start.episodes, 0, _SEEDS_OF_COPYING)
+    n = config.warm_start.episodes
+    seeds = alone.drawn_seeds(n * (round_ + 1), 0, _SEEDS_OF_COPYING)[n * round_ :]
     by_turn = [seeds[turn :: len(plays)] for turn in range(len(plays))]
     for (scenario, policy), recorder, ready, mine in zip(
         plays, recorders, simulations, by_turn, strict=True
@@ -156,9 +184,13 @@ def watch(
             rewards += played
             priced += list(priced_rewards(result, scenario, config.lagrangian))
             lengths.append(len(played))
-            result = run_episode(
-                policy, scenario, seed, simulation=ready, forecaster=config.forecaster
-            )
+            if leader is None and not all(
+                found.exact.all() and not found.left_out
+                for found in recorder.translated[-len(played) :]
+            ):
+                result = run_episode(
+                    policy, scenario, seed, simulation=ready, forecaster=config.forecaster
+                )
             own.append(result.summary["reward"])
     translated = [found for recorder in recorders for found in recorder.translated]
     choices, commands = share_exact(translated)
@@ -170,7 +202,7 @@ def watch(
         rewards=np.array(rewards),
         priced=np.array(priced),
         lengths=tuple(lengths),
-        own_return=float(np.mean(own)),
+        own_return=float(np.mean(own)) if leader is None else math.nan,
         exact_choices=choices,
         exact_commands=commands,
         left_out=dict(left_out),

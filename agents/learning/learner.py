@@ -17,6 +17,7 @@ from agents.exploration.anchor import Anchor
 from agents.exploration.held_noise import HeldNoise
 from agents.exploration.prior import as_is_choices, lean_towards
 from agents.exploration.sharpening import Sharpening
+from agents.learned import LearnedPolicy
 from agents.learning.callbacks import (
     Progress,
     RolloutTags,
@@ -26,7 +27,7 @@ from agents.learning.callbacks import (
     went_astray,
 )
 from agents.learning.checkpoint import Keeper
-from agents.learning.cloning import clone, watch
+from agents.learning.cloning import Demonstrations, clone, watch
 from agents.learning.lagrangian import DualAscent, LagrangianVecEnv
 from agents.learning.same_arrivals import GroupBaseline
 from agents.learning.translation import TranslationError
@@ -182,7 +183,8 @@ def warm_start(
 ) -> None:
     """Make `model` a copy of `warm_start.policy`; the copy and how good it is are written to `folder`.
 
-    It is watched on what training begins with: the scenario, or those that are drawn.
+    It is watched on what training begins with: the scenario, or those that are drawn. In all rounds but the
+    first the copy plays, and the policy says what it would order.
 
     Raises:
         Slip: the action space has nothing that the policy's commands can be translated to.
@@ -190,20 +192,29 @@ def warm_start(
     from baselines import make_policy
 
     name = str(config.warm_start.policy)
+    rewards = []
+    seen: Demonstrations | None = None
     try:
-        if is_varied(config):
-            source = ScenarioSource(config, scenario)
-            drawn = [
-                (source.scenario(e, 0, 0), source.label(e, 0))
-                for e in range(config.warm_start.episodes)
-            ]
-            plays = [(other, make_policy(teacher_of(name, label))) for other, label in drawn]
-            seen = watch(config, plays)
-        else:
-            seen = watch(config, [(scenario, make_policy(name))], simulation)
+        for round_ in range(config.warm_start.rounds):
+            if is_varied(config):
+                source = ScenarioSource(config, scenario)
+                n = config.warm_start.episodes
+                drawn = [
+                    (source.scenario(e, 0, 0), source.label(e, 0))
+                    for e in range(n * round_, n * (round_ + 1))
+                ]
+                plays = [(other, make_policy(teacher_of(name, label))) for other, label in drawn]
+                ready = None
+            else:
+                plays, ready = [(scenario, make_policy(name))], simulation
+            leader = LearnedPolicy(model=model, config=config) if round_ else None
+            more = watch(config, plays, ready, leader, round_)
+            seen = more if seen is None else seen.followed_by(more)
+            fitted = clone(model, seen, config.warm_start, config.reward_scale, config.seed)
+            rewards.append(more.mean_return)
     except TranslationError as error:
         raise Slip(f"warm_start.policy = {name!r}: {error}") from None
-    fitted = clone(model, seen, config.warm_start, config.reward_scale, config.seed)
+    assert seen is not None  # there is a round
     write_json(
         folder / "warm_start.json",
         {
@@ -211,7 +222,8 @@ def warm_start(
             "episodes": len(seen.lengths),
             "decisions": len(seen.actions),
             "mean_return": seen.own_return,
-            "mean_return_as_actions": seen.mean_return,
+            "mean_return_as_actions": rewards[0],
+            "mean_returns_of_copies": rewards[1:],
             "exact_choices": seen.exact_choices,
             "exact_commands": seen.exact_commands,
             "decisions_with_orders_left_out": seen.left_out,
@@ -221,10 +233,11 @@ def warm_start(
     )
     write(folder / COPY, contents_of(model))
     left_out = ", ".join(f"{key} {n}x" for key, n in seen.left_out.items()) or "nothing"
+    led = "".join(f", the copy {reward:.1f}" for reward in rewards[1:])
     said(
         f"warm start from {name}: {len(seen.actions):,} decisions, {100 * seen.exact_choices:.1f} % of "
         f"the choices exact, left out: {left_out}; reward {seen.own_return:.1f}, as actions "
-        f"{seen.mean_return:.1f}; the copy agrees on {100 * fitted['agreement']:.1f} %"
+        f"{rewards[0]:.1f}{led}; the copy agrees on {100 * fitted['agreement']:.1f} %"
     )
 
 

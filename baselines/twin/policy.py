@@ -44,6 +44,8 @@ from llmscale_env.sim.streaming import check_streams
 
 STRATA = (0.2, 0.2, 0.2, 0.15, 0.11, 0.07, 0.045, 0.025)
 """Shares of futures of which one is played each, from the mildest to the worst."""
+LIMITS = tuple(sorted({2**k for k in range(14)} | {3 * 2**k for k in range(12)}))
+"""Batch limits that are tried."""
 
 
 class TwinParameters(Parameters):
@@ -57,9 +59,7 @@ class TwinParameters(Parameters):
         pace: share of the time to its deadline in which work in shared queues is to be done.
         inertia: a change must gain so many instances for one control interval, for each instance that it
             starts or stops; a change of limits as for one.
-        limit_factor: batch limits that are tried are so many times the last one, and that share of it;
-            1: none.
-        least_limit: lowest batch limit.
+        least_limit: lowest batch limit; the next ones of `LIMITS` above and below the last are tried.
         spread: see `FutureDrawer`.
         threads: threads that play the twins; what is found is the same with any number.
         load_source: from where instances load their weights; None: as the scenario says.
@@ -71,7 +71,6 @@ class TwinParameters(Parameters):
     later_price: NonNegative = 1.0
     pace: Positive = 0.7
     inertia: NonNegative = 1.0
-    limit_factor: Annotated[float, Field(ge=1, le=10)] = 1.4
     least_limit: PositiveCount = 64
     spread: Annotated[float, Field(ge=0, le=1)] = 0.1
     threads: Annotated[int, Field(ge=1, le=256)] = 1
@@ -176,22 +175,26 @@ class TwinPolicy(NamedPolicy):
         return self._command(scenario, options[best], f"expected cost {expected[best]:.4f}")
 
     def _follow(self, view: ClusterView) -> None:
+        """What there is, which another policy may have ordered, and what comes."""
         window = view.window
         if window.length_s <= 0:
             return
+        there = view.pools[self._pool]
+        self._target = view.instances_of(self._pool)
+        if there["active"]:
+            self._limit = round(int(there["limit_sum"]) / int(there["active"]))
         tokens = np.stack([window.input_tokens, window.predicted_tokens])[:, self._urgent]
         rate = float((tokens * self._cost[:, self._urgent]).sum()) / window.length_s
         keep = math.exp(-window.length_s / 600.0) if view.step > 1 else 0.0
         self._rate = keep * self._rate + (1 - keep) * rate
 
     def _options(self, view: ClusterView) -> list[tuple[int, int]]:
-        """(instances, batch limit) to try; the last order comes first."""
+        """(instances, batch limit) to try; what there is comes first."""
         p, pool = self.parameters, view.scenario.fleet.pools[self._pool]
         n, limit = max(self._target, 1), self._limit
         counts = [min(max(n + k, 1), self._most) for k in (0, 1, -1, 2, -2)]
-        tried = (max(limit + 1, round(limit * p.limit_factor)), round(limit / p.limit_factor))
-        bounded = (min(max(x, p.least_limit), pool.max_batch) for x in tried)
-        limits = list(bounded) if p.limit_factor > 1 else []
+        tried = [x for x in LIMITS if p.least_limit <= x <= pool.max_batch]
+        limits = [*[x for x in tried if x > limit][:1], *[x for x in tried if x < limit][-1:]]
         return list(dict.fromkeys([*((k, limit) for k in counts), *((n, x) for x in limits)]))
 
     def _command(self, scenario: Scenario, option: tuple[int, int], reason: str = "") -> Command:
