@@ -1,0 +1,253 @@
+"""What a planner's distance to foresight is made of.
+
+The planner (`baselines/twin`) plays windows of test days with ever more told to it: the futures that it
+draws, the true rates with other half minutes, and what really comes. Told all, it also gets more orders to
+choose from, or looks three times as far ahead. What each step gains is that part of the regret.
+
+Rules with searched settings stand beside it. With "true rates" a future has the requests of a half minute
+from anywhere in the same ten minutes, since the load's rates change every ten minutes. Lengths are true in
+all that is told. The late price is the planner's own wherever nothing is told; who knows what comes needs no
+margin, so it is 1 for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.statistics import Interval, mean_interval
+from baselines.twin.policy import STRATA, TwinParameters, TwinPolicy
+from experiments.harness.claims import Claim, at_most, less, more
+from experiments.harness.figure import Grid, claimed
+from experiments.harness.parameters import Parameters, ours
+from experiments.output import new_figure
+from llmscale_env.control.twins import Future, unfinished
+from llmscale_env.control.view import ClusterView
+from llmscale_env.scenarios import Scenario, load_scenario
+from llmscale_env.workload.requests import PS_PER_S, RequestTable
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+NAME = "learned-foresight"
+FIGURE = "Regret"
+RULES = ("paced-tuned", "chiron-tuned", "static-tuned")
+DRAWN = "planner"
+RATES, KNOWN, ORDERS, FAR = "true rates", "true future", "more orders", "farther ahead"
+TOLD = (RATES, KNOWN, ORDERS, FAR)
+STEPS = (-4, -3, -2, -1, 0, 1, 2, 3, 4)
+"""Instances more or fewer of who has more orders."""
+TEN_MINUTES_S, PART_S = 600, 30
+
+
+class Settings(Parameters):
+    """Attributes are explained where they are declared."""
+
+    env: Annotated[str, ours("two-hour windows")] = "mixed-slo-hours"
+    workload: Annotated[
+        str, ours("days that nobody was tuned on; empty: the environment's own")
+    ] = "mixed-slo/test-hours"
+    windows: Annotated[int, ours("seeds from 10000 on", ge=2)] = 10
+    far_s: Annotated[float, ours("look-ahead; the planner's is 120 s", gt=0)] = 360.0
+    horizon_s: Annotated[float, ours("of a window; 0: the environment's", ge=0)] = 0.0
+
+
+PARAMETERS = {
+    "quick": Settings(windows=2, horizon_s=1800.0),
+    "paper": Settings(),
+}
+
+
+def _windows(parameters: Settings, case: Mapping[str, Any]) -> list[int]:
+    return [10_000 + k for k in range(parameters.windows)]
+
+
+cases = Grid(
+    {"who": (*RULES, DRAWN, *TOLD), "window": _windows},
+    keep=("env", "workload", "far_s", "horizon_s"),
+)
+
+
+class Told:
+    """What comes, in place of `FutureDrawer`.
+
+    Args:
+        requests: of the episode.
+        seed: of what is drawn.
+        rates_only: half minutes of the same ten minutes in another order, a drawn one for each stratum.
+    """
+
+    knows = True
+
+    def __init__(self, requests: RequestTable, seed: int, rates_only: bool) -> None:
+        self._requests, self._rates_only = requests, rates_only
+        self._rng = np.random.default_rng(seed)
+        self.strata: tuple[float, ...] = STRATA if rates_only else (1.0,)
+
+    def see(self, view: ClusterView) -> None:
+        """Nothing is learnt from what has come."""
+
+    def draw(self, view: ClusterView, until_s: float) -> list[Future]:
+        """A future for each stratum."""
+        lengths = self._requests.output_tokens[unfinished(view).request_id].astype(np.int64)
+        return [Future(lengths, self._arrivals(view.time_s, until_s)) for _ in self.strata]
+
+    def _arrivals(self, now_s: float, until_s: float) -> RequestTable:
+        times = self._requests.arrival_ps
+        now_ps, end_ps = round(now_s * PS_PER_S), round(until_s * PS_PER_S)
+        if not self._rates_only:
+            first, end = np.searchsorted(times, (now_ps, end_ps))
+            return self._rows(np.arange(first, end), times[first:end])
+        part_ps, n = PART_S * PS_PER_S, TEN_MINUTES_S // PART_S
+        rows, moved = [], []
+        for part in range(now_ps // part_ps, -(-end_ps // part_ps)):
+            other = part // n * n + int(self._rng.integers(n))
+            first, end = np.searchsorted(times, (other * part_ps, (other + 1) * part_ps))
+            rows.append(np.arange(first, end))
+            moved.append(times[first:end] + (part - other) * part_ps)
+        chosen, at = np.concatenate(rows), np.concatenate(moved)
+        comes = (at > now_ps) & (at < end_ps)
+        return self._rows(chosen[comes], at[comes])
+
+    def _rows(self, rows: NDArray[np.int64], at_ps: NDArray[np.int64]) -> RequestTable:
+        names = ("llm", "region", "slo_class", "input_tokens", "output_tokens")
+        columns: dict[str, Any] = {
+            name: getattr(self._requests, name)[rows]
+            for name in (*names, "predicted_output_tokens")
+        }
+        return replace(self._requests, past=None, history=None, arrival_ps=at_ps, **columns)
+
+
+class Foreseeing(TwinPolicy):
+    """The planner, told what comes in an episode.
+
+    Args:
+        parameters: of the planner.
+        requests: of the episode.
+        who: one of `TOLD`.
+    """
+
+    SPACE: ClassVar = {}
+
+    def __init__(self, parameters: TwinParameters, requests: RequestTable, who: str) -> None:
+        super().__init__(parameters)
+        self.name, self._requests, self._who = who, requests, who
+
+    def reset(self, scenario: Scenario, seed: int) -> None:
+        """As the planner's."""
+        super().reset(scenario, seed)
+        self._drawer = Told(self._requests, seed, self._who == RATES)
+
+    def _options(self, view: ClusterView) -> list[tuple[int, int]]:
+        found = super()._options(view)
+        if self._who != ORDERS:
+            return found
+        n, limits = found[0][0], dict.fromkeys(limit for _, limit in found)
+        counts = [min(max(n + step, 1), self._most) for step in STEPS]
+        return list(dict.fromkeys([found[0], *((k, x) for k in counts for x in limits)]))
+
+
+def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A window under one of them."""
+    from baselines import make_policy
+    from llmscale_env.control.reward import draw_requests
+    from llmscale_env.control.run import run_episode
+
+    changes: dict[str, Any] = {"workload": case["workload"]} if case["workload"] else {}
+    if case["horizon_s"]:
+        changes["horizon_s"] = case["horizon_s"]
+    scenario, who = load_scenario(case["env"], **changes), case["who"]
+    if who in TOLD:
+        ahead = {"horizon_s": case["far_s"]} if who == FAR else {}
+        requests = draw_requests(scenario, np.random.default_rng(case["window"]))
+        policy = Foreseeing(TwinParameters(late_price=1.0, **ahead), requests, who)
+    else:
+        policy = make_policy("twin" if who == DRAWN else who)
+    made: dict[str, Any] = run_episode(policy, scenario, case["window"]).summary
+    first = scenario.classes[0].name
+    names = ("reward", "gpu_hours", f"{first}/slo_attainment", "scaling_actions")
+    return [{name.removeprefix(f"{first}/"): made[name] for name in names}]
+
+
+def _of(frame: DataFrame, value: str) -> DataFrame:
+    """A row per window, a column each."""
+    return frame.pivot(index="window", columns="who", values=value).astype(float)
+
+
+def tables(frame: DataFrame, parameters: Settings) -> dict[str, list[dict[str, Any]]]:
+    """All of them, and what the planner's regret is made of."""
+    rewards, hours, shares = (_of(frame, v) for v in ("reward", "gpu_hours", "slo_attainment"))
+    rows = [
+        {
+            "who": who,
+            "reward": mean_interval(rewards[who]),
+            "behind the planner": mean_interval(rewards[DRAWN] - rewards[who]),
+            "on time %": mean_interval(100 * shares[who]),
+            "GPU-hours": mean_interval(hours[who]),
+        }
+        for who in dict.fromkeys(frame["who"])
+    ]
+    parts = (("rates", RATES, DRAWN), ("half minutes", KNOWN, RATES))
+    more_parts = (("orders", ORDERS, KNOWN), ("look-ahead", FAR, KNOWN))
+    regret = [
+        {"part": part, "reward": mean_interval(rewards[better] - rewards[worse])}
+        for part, better, worse in (*parts, *more_parts)
+    ]
+    return {"windows": rows, "regret": regret}
+
+
+def plot(frame: DataFrame, parameters: Settings) -> Any:
+    """Rewards, best last."""
+    rewards = _of(frame, "reward")
+    names = list(dict.fromkeys(frame["who"]))
+    figure = new_figure(8.0, 4.2)
+    axis = figure.subplots()
+    for k, who in enumerate(names):
+        found = mean_interval(rewards[who])
+        colour = "C0" if who in RULES else "C1" if who == DRAWN else "C2"
+        axis.plot(rewards[who], [k] * len(rewards), ".", color=colour, alpha=0.3)
+        axis.plot([found.low, found.high], [k, k], color=colour, lw=2)
+        axis.plot([found.mean], [k], "o", color=colour, ms=8)
+    axis.set_yticks(range(len(names)), names)
+    axis.invert_yaxis()
+    axis.set_xlabel("reward of a window (dots), mean and 95 % interval")
+    axis.grid(alpha=0.3, axis="x")
+    return figure
+
+
+@claimed
+def claims(frame: DataFrame, parameters: Settings) -> Iterator[Claim]:
+    """What issue 30 set out to show."""
+    rewards = _of(frame, "reward")
+    best = max(RULES, key=lambda who: rewards[who].mean())
+    ahead: Interval = mean_interval(rewards[DRAWN] - rewards[best])
+    yield more(
+        "the planner has more reward than every tuned rule",
+        0.0,
+        ahead,
+        unit="of reward",
+        reason=f"it is level with {best}",
+        note=f"Paired, over {len(rewards)} windows.",
+    )
+    known = rewards[[KNOWN, ORDERS, FAR]].max(axis=1)
+    left = (known - rewards[DRAWN]).mean() / (known - rewards[best]).mean()
+    yield at_most(
+        "of the best rule's distance to foresight at most 60 % is left",
+        0.6,
+        Interval(float(left), np.nan, np.nan),
+        nothing=1.0,
+        unit="of the best rule's distance",
+        reason="most of it is what nobody can foresee: which half minutes bring bursts",
+    )
+    yield less(
+        "what comes is worth more than more orders or a longer look-ahead",
+        0.0,
+        mean_interval(
+            rewards[[ORDERS, FAR]].max(axis=1) - rewards[KNOWN] - (rewards[KNOWN] - rewards[DRAWN])
+        ),
+        unit="of reward",
+    )
