@@ -69,7 +69,6 @@ def test_an_environment_takes_a_forecaster_of_ones_own():
 
 
 @each_kind
-@pytest.mark.filterwarnings("ignore:.*MixedSLO-v0 is out of date:DeprecationWarning")
 @pytest.mark.filterwarnings("error")
 def test_gymnasium_check_env_passes_without_warnings(kind):
     env = gym.make(kind.id, overrides=kind.short, render_mode="rgb_array").unwrapped
