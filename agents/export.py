@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _export(words: Sequence[str]) -> int:
     options = parse_options(words, ("model", "out"))
     if "model" not in options:
-        raise Slip("model= is missing, such as model=runs/mixed-slo-v0-ppo-seed0")
+        raise Slip("model= is missing, such as model=runs/mixed-slo-hours-ppo-seed0")
     for name in ("onnx", "onnxscript", "onnxruntime"):
         try:
             __import__(name)

@@ -1,6 +1,6 @@
 """An autoscaler learnt with RLlib in place of stable-baselines3: a start for those who work with it.
 
-    python -m agents.rllib_example env=mixed-slo-v0 [KEY=VALUE ...]
+    python -m agents.rllib_example env=mixed-slo-hours [KEY=VALUE ...]
 
     env=NAME               an environment with MultiDiscrete or Discrete actions; multi-region-parallel: one
                            agent per region, all with one policy (extra `multiagent`)
@@ -167,7 +167,7 @@ def _run(words: Sequence[str]) -> int:
     options, name, overrides = parse_scenario_words(words, WORDS)
     if name is not None:
         raise Slip(f"scenario = {name!r}: env= says which; scenario.FIELD= changes it")
-    env = options.get("env", "mixed-slo-v0")
+    env = options.get("env", "mixed-slo-hours")
     if env != PARALLEL:
         environment_id(env)
     if flag(options, "quick"):

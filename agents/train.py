@@ -1,9 +1,9 @@
 """Train a policy on an environment, watch it pass the reference policies, compare them at the end.
 
-    python -m agents.train env=mixed-slo-v0 [KEY=VALUE ...]
+    python -m agents.train env=mixed-slo-hours [KEY=VALUE ...]
 
     out=FOLDER             run folder (default: runs/ENV-AGENT-seedSEED, numbered if it is taken)
-    recipe=NAME|FILE.yaml  options that belong together (agents/recipes); what is given besides wins
+    recipe=FILE.yaml       options that belong together; what is given besides wins
     resume=true            go on with the run in out=, which needs no env= (or the latest unfinished one
                            of env= and agent=)
     total_timesteps=N  seed=N  n_envs=N  env_threads=N  torch_threads=N

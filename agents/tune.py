@@ -1,6 +1,6 @@
 """Search the hyperparameters of a learner on an environment with Optuna.
 
-    python -m agents.tune env=mixed-slo-v0 trials=N steps=N [agent=ppo] [KEY=VALUE ...]
+    python -m agents.tune env=mixed-slo-hours trials=N steps=N [agent=ppo] [KEY=VALUE ...]
 
     trials=20              settings to try, unpromising ones (by validation) not to their end
     steps=100_000          environment steps of each
@@ -127,7 +127,7 @@ def _tune(words: Sequence[str]) -> int:
         words, ("env", "trials", "steps", "out", "resume", "parallel", *_spread.WORDS)
     )
     if "env" not in options:
-        raise Slip("env= is missing, such as env=mixed-slo-v0")
+        raise Slip("env= is missing, such as env=mixed-slo-hours")
     env, resumes = options["env"], flag(options, "resume")
     trials = whole(options, "trials", 20, 1, 100_000)
     steps = whole(options, "steps", 100_000, 1, 10**12)

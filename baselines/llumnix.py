@@ -30,7 +30,7 @@ class LlumnixParameters(UniformParameters):
         metric: "utilisation" (Chiron's words): KV tokens in use and demanded by waiting requests, over
             KV capacity. "freeness" (Llumnix's own): -(free blocks - blocks waited for) / requests.
         low, high: range in which utilisation is kept. As shipped the setting with the best attainment over
-            all shipped workloads, as Chiron's base version has it (tuned/llumnix_all-workloads.yaml).
+            several workloads together, as Chiron's base version has it (docs/policies.md).
         freeness_low, freeness_high: the same for "freeness", in blocks per request; Llumnix ships
             -60 and -10.
         period_s: time between two looks; Llumnix ships 10 s.

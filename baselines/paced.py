@@ -1,6 +1,6 @@
 """A controller of our own: load, its recent peaks, and deadlines, over calibrated iteration times.
 
-What a learned policy is first a copy of (docs/learned.md), and a reference that knows all that the
+A reference that knows all that the
 autoscalers in use do not: classes, deadlines, how long an iteration takes. From the calibrated times and the
 lengths of what arrives it reckons instance-seconds per second:
 

@@ -1,6 +1,6 @@
 """A search for a reference policy's settings on a scenario: what "tuned" means in its name.
 
-    python -m baselines.tune policy=llumnix [env=mixed-slo-v0] [workload=spike | workloads=chat,spike,...]
+    python -m baselines.tune policy=llumnix [env=mixed-slo-hours] [workload=spike | workloads=chat,spike,...]
                              [search=grid|optuna] [budget_steps=N] [seeds=8] [first_seeds=2] [seed=0]
                              [score=reward|attainment|gpu-hours] [attainment=0.99]
                              [out=FILE] [write=true] [cache=FOLDER] [workers=1] [high=0.1,0.2 ...]
@@ -12,7 +12,7 @@
                          serverlessllm, allcache, distserve, reactive, siloed, lt-i, lt-u or lt-ua
     env=NAME             scenario (a shipped one, or a YAML file)
     workload=A           a shipped workload in place of the scenario's (a mix, or of a family, as
-                         mixed-slo-v0/val-spikes); it stands in the name of the file
+                         mixed-slo/validation-hours); it stands in the name of the file
     workloads=A,B        several: one setting for all of them
     search=grid          every point of the policy's grid, or with a budget as many as it allows; "optuna":
                          points of the policy's ranges by Optuna's TPE sampler (extra "tune"); "static" begins
@@ -168,7 +168,7 @@ def _score(options: Mapping[str, str]) -> Score:
 
 
 def _scenarios(options: Mapping[str, str], overrides: Mapping[str, Any]) -> list[Scenario]:
-    env = scenario_of(options.get("env", "mixed-slo-v0"), scenario_names())
+    env = scenario_of(options.get("env", "mixed-slo-hours"), scenario_names())
     if "workload" in options and "workloads" in options:
         raise Slip("workload and workloads: one of them")
     if "workload" in options:

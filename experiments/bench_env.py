@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-ID = "llmscale/MixedSLO-v0"
+ID = "llmscale/MixedSLO-Hours-v1"
 IDS = (
     ID,
     "llmscale/MultiModelQueue-v0",
@@ -28,7 +28,7 @@ CARTPOLE = "CartPole-v1"
 VECTOR_FORMS = ((1, 1), (8, 1), (64, 1), (64, 2), (256, 2))
 """Environments and threads of the vectorised form."""
 
-EPISODE_STEPS = {IDS[0]: 180, IDS[1]: 360, IDS[2]: 180, IDS[3]: 4_000, IDS[4]: 300, IDS[5]: 96}
+EPISODE_STEPS = {IDS[0]: 240, IDS[1]: 360, IDS[2]: 180, IDS[3]: 4_000, IDS[4]: 300, IDS[5]: 96}
 """Of the fourth: with a fifth of the choices at random to wait, some 3,000 and never more than this."""
 
 

@@ -23,7 +23,7 @@ _ENGINE = (
 _IMPORT = "import time; start = time.process_time(); import {}; print(time.process_time() - start)"
 _MAKE = (
     "import time; start = time.process_time(); import gymnasium as gym, llmscale_env;"
-    "env = gym.make('llmscale/MixedSLO-v0'); env.reset(seed=0); env.step(env.action_space.sample());"
+    "env = gym.make('llmscale/MixedSLO-Hours-v1'); env.reset(seed=0); env.step(env.action_space.sample());"
     "print(time.process_time() - start)"
 )
 

@@ -1,7 +1,7 @@
 """Whose time training is, by `python -m experiments.bench what=training`.
 
-Learners as `agents.train` makes them, on `mixed-slo-v0` with its own hyperparameters, but without validation:
-with the environment's own observation, with blocks of any cluster size added, and on changing scenarios.
+Learners as `agents.train` makes them, on `mixed-slo-hours` with its own options, but without validation: with
+the observation of these options, with blocks of any cluster size added, and on changing scenarios.
 Beside them PPO of the same network, `n_envs`, `n_steps` and batch on CartPole-v1.
 
 One thread, CPU seconds (on a machine with nothing else to do they are the wall's). `agents.train` lets two
@@ -32,16 +32,15 @@ SECONDS = 20.0
 """Of a configuration, about."""
 
 SIZE_FREE = ("class_load", "urgency", "pool_state", "slo_tails")
-QUICK = {"n_envs": 2, "hyper.n_steps": 180, "hyper.batch_size": 90, "hyper.n_epochs": 1}
-VARIED = {
-    "n_envs": 36,
-    "randomise.groups": 12,
-    "randomise.ranges.workload": {
-        "choices": [
-            f"mixed-slo-v0/train-{name}" for name in ("poisson", "diurnal", "gamma-2", "mmpp-fast")
-        ]
-    },
+QUICK = {
+    "n_envs": 2,
+    "same_arrivals": 1,
+    "group_baseline": False,
+    "hyper.n_steps": 240,
+    "hyper.batch_size": 120,
+    "hyper.n_epochs": 1,
 }
+VARIED = {"n_envs": 36, "same_arrivals": 3, "randomise.groups": 12}
 
 
 class Ledger:
@@ -94,7 +93,7 @@ class Ledger:
 
 
 def _config(changes: dict[str, Any], quick: bool) -> Any:
-    """Defaults of `mixed-slo-v0` with changes, one engine thread; `hyper.` is the learner's section."""
+    """Defaults of `mixed-slo-hours` with changes, one engine thread; `hyper.` is the learner's section."""
     from agents.configuration.config import make_config
 
     given = {"env_threads": 1, **changes, **(QUICK if quick else {})}
@@ -102,7 +101,7 @@ def _config(changes: dict[str, Any], quick: bool) -> Any:
         given["randomise.groups"] = given["n_envs"]
     agent = given.get("agent", "ppo")
     return make_config(
-        "mixed-slo-v0", {k.replace("hyper.", f"{agent}."): v for k, v in given.items()}
+        "mixed-slo-hours", {k.replace("hyper.", f"{agent}."): v for k, v in given.items()}
     )
 
 
@@ -128,7 +127,7 @@ def _plan(venv: Any, model: Any, is_ours: bool) -> list[tuple[Any, str, str]]:
 def measure(what: str, venv: Any, model: Any, callback: Any, seconds: float) -> dict[str, Any]:
     """A row: `model` learns on `venv` for about `seconds`, after a rollout to warm up.
 
-    Whole episodes of `mixed-slo-v0`, so that starting them has its share.
+    Whole episodes of `mixed-slo-hours`, so that starting them has its share.
     """
     from agents.vec_adapter import NativeVecEnv
 
@@ -138,7 +137,7 @@ def measure(what: str, venv: Any, model: Any, callback: Any, seconds: float) -> 
     start = clock()
     model.learn(rollout, callback=callback)
     each_s = clock() - start
-    episode = 180 // math.gcd(180, model.n_steps) if ours else 1
+    episode = 240 // math.gcd(240, model.n_steps) if ours else 1
     rollouts = episode * max(1, round(seconds / each_s / episode))
     before = int(model.num_timesteps)
     ledger = Ledger(clock)
@@ -159,7 +158,7 @@ def measure(what: str, venv: Any, model: Any, callback: Any, seconds: float) -> 
 
 
 def ours(what: str, changes: dict[str, Any], quick: bool) -> dict[str, Any]:
-    """A learner of `agents.train` on `mixed-slo-v0`."""
+    """A learner of `agents.train` on `mixed-slo-hours`."""
     from stable_baselines3.common.logger import configure
 
     from agents.configuration.environments import make_scenario
@@ -180,7 +179,7 @@ def ours(what: str, changes: dict[str, Any], quick: bool) -> dict[str, Any]:
 
 
 def cartpole(quick: bool) -> dict[str, Any]:
-    """PPO with the settings of `mixed-slo-v0` on CartPole-v1."""
+    """PPO with the settings of `mixed-slo-hours` on CartPole-v1."""
     import gymnasium as gym
     from stable_baselines3.common.logger import configure
     from stable_baselines3.common.vec_env import DummyVecEnv
@@ -202,14 +201,14 @@ def bench_training(quick: bool) -> list[dict[str, Any]]:
     """Steps per second of learners, and whose time it is."""
     import torch
 
-    from llmscale_env.envs.mixed_slo_v0 import MixedSLOV0Env
+    from agents.configuration.config import make_config
 
     torch.set_num_threads(1)
-    more = (*MixedSLOV0Env.observation, *SIZE_FREE)
+    more = (*(make_config("mixed-slo-hours", {}).observation or ()), *SIZE_FREE)
     rows = [cartpole(quick)]
     for agent in ("ppo", "maskable-ppo"):
         for seen, changes in (("", {}), (" and size-free blocks", {"observation": more})):
-            what = f"{agent}, mixed-slo-v0{seen}"
+            what = f"{agent}, mixed-slo-hours{seen}"
             rows.append(ours(what, {"agent": agent, **changes}, quick))
     varied = {"agent": "maskable-ppo", "observation": more, **VARIED}
     rows.append(ours("maskable-ppo, 12 groups of changing scenarios", varied, quick))

@@ -43,7 +43,7 @@ def _users(what: str, name: str) -> str:
 
 def _entries() -> str:
     """Entries of the size-free blocks, of one class and one pool."""
-    scenario = load_scenario("mixed-slo-v0")
+    scenario = load_scenario("mixed-slo")
     names = {scenario.classes[0].name: "CLASS", scenario.fleet.pools[0].name: "POOL"}
     rows = []
     for block in SIZE_FREE:
@@ -71,7 +71,7 @@ def forms() -> str:
     heads = "\n".join(
         f"| `{name}` | {_first(kind)} | {_users('action', name)} |" for name, kind in HEADS.items()
     )
-    scenario = load_scenario("mixed-slo-v0")
+    scenario = load_scenario("mixed-slo")
     factors, residuals = (", ".join(h(scenario).choices[0]) for h in (ScaledChanges, Residual))
     potential = _text(Shaping).partition("\n\n")[2]  # without the heading
     return f"""<!-- Made by `python -m experiments.manual` from docstrings. -->
@@ -86,10 +86,10 @@ import gymnasium
 from baselines import make_policy
 
 env = gymnasium.make(
-    "llmscale_env:llmscale/MixedSLO-v0",
+    "llmscale_env:llmscale/MixedSLO-Hours-v1",
     observation=("class_load", "urgency", "pool_state", "slo_tails", "wishes", "last_action"),
     action=("residual",),
-    reference=make_policy("llumnix-tuned"),
+    reference=make_policy("chiron-tuned"),
     shaping={{"weight": 10.0, "gamma": 0.99}},
 )
 observation, info = env.reset(seed=0)
@@ -108,11 +108,10 @@ a reference policy wants `reset(seed)` at the start of an episode.
 ### Blocks that know no size
 
 Their entries depend on classes and pools and on nothing else: not on slots, `max_gpus` or an expected
-rate. One network reads them on clusters of any size: [learned.md](learned.md) has one at half to four times
-the size that it was trained at. What an instance can serve is reckoned from the calibrated iteration times
-(`llmscale_env/envs/service.py`): prompt tokens at the pace of a prefill of 1,024, output tokens at that of
-the largest batch of contexts of 1,024 that fits the KV cache, the pool's `max_batch` and the class's ITL
-target.
+rate. One network reads them on clusters of any size. What an instance can serve is reckoned from the
+calibrated iteration times (`llmscale_env/envs/service.py`): prompt tokens at the pace of a prefill of 1,024,
+output tokens at that of the largest batch of contexts of 1,024 that fits the KV cache, the pool's `max_batch`
+and the class's ITL target.
 
 | block | entry | min | max | meaning |
 |---|---|---|---|---|

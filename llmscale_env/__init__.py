@@ -3,9 +3,9 @@
 Importing the package registers the environments (see `ENVIRONMENTS`), so both of these work:
 
     import llmscale_env
-    gymnasium.make("llmscale/MixedSLO-v0")
+    gymnasium.make("llmscale/MixedSLO-v1")
 
-    gymnasium.make("llmscale_env:llmscale/MixedSLO-v0")  # also in a worker process
+    gymnasium.make("llmscale_env:llmscale/MixedSLO-v1")  # also in a worker process
 
 Nothing else is imported before it is used: the names in `__all__` load on first access.
 """

@@ -39,7 +39,7 @@ SPREAD = "workers launcher"
 COMMANDS = (
     Command(
         "agents.train",
-        ("env=mixed-slo-v0", "references=none", "out=OUT"),
+        ("env=mixed-slo-hours", "references=none", "out=OUT"),
         ("agents.train:run", "agents.runs.seeds:train_all"),
         "env agent seed total_timesteps n_envs env_threads validation_every resume ppo.gamma ppo.batch_size "
         "warm_start.kl sharpen scenario.horizon_s randomise.groups seeds " + SPREAD,
@@ -51,7 +51,7 @@ COMMANDS = (
     ),
     Command(
         "agents.tune",
-        ("env=mixed-slo-v0", "out=OUT"),
+        ("env=mixed-slo-hours", "out=OUT"),
         ("agents.tune:_search",),
         "env trials steps parallel resume seed " + SPREAD,
         "ppo.net_arch scenario.workload",
@@ -77,14 +77,14 @@ COMMANDS = (
     Command("agents.pictures", ("run=none", "out=OUT"), (), "seed run", reads="run"),
     Command(
         "agents.rllib_example",
-        ("env=mixed-slo-v0", "out=OUT"),
+        ("env=mixed-slo-hours", "out=OUT"),
         ("llmscale_env._spread.on_ray:import_ray",),
         "env iterations train_batch runners lr gamma net seed episodes quick scenario.horizon_s",
         writes="out",
     ),
     Command(
         "baselines.tune",
-        ("policy=llumnix", "env=mixed-slo-v0", "cache=none", "out=OUT/a.yaml"),
+        ("policy=llumnix", "env=mixed-slo-hours", "cache=none", "out=OUT/a.yaml"),
         ("baselines.tune:sweep", "baselines.tune:halve"),
         "policy env workload workloads search seeds first_seeds score attainment write scenario.horizon_s "
         "seed budget_steps " + SPREAD,
@@ -94,7 +94,7 @@ COMMANDS = (
     ),
     Command(
         "baselines.clairvoyant",
-        ("env=mixed-slo-v0",),
+        ("env=mixed-slo-hours",),
         ("baselines.clairvoyant.__main__:clairvoyant_bound",),
         "env seeds seed attainment slot_s",
         "policies",
@@ -351,16 +351,16 @@ def files() -> dict[str, bytes]:
         "chain.yaml": CHAIN,
         "huge.yaml": "a: b\n" * 400_000,
         "numbers.yaml": f"horizon_s: {'9' * 5000}\n",
-        "nan.yaml": "like: mixed-slo-v0\nhorizon_s: .nan\n",
-        "inf.yaml": "like: mixed-slo-v0\nhorizon_s: .inf\ncontrol_interval_s: 1e-300\n",
-        "wrong.yaml": "like: mixed-slo-v0\nfleet: 3\n",
-        "wrong-list.yaml": "like: mixed-slo-v0\nworkload.streams: {a: [1]}\n",
-        "keys.yaml": "like: mixed-slo-v0\n1: 2\n[a, b]: c\n",
-        "number-keys.yaml": "like: mixed-slo-v0\n1: 2\n? 3.5\n: 4\n",
-        "twice.yaml": "like: mixed-slo-v0\nhorizon_s: 60\nhorizon_s: 120\n",
+        "nan.yaml": "like: mixed-slo\nhorizon_s: .nan\n",
+        "inf.yaml": "like: mixed-slo\nhorizon_s: .inf\ncontrol_interval_s: 1e-300\n",
+        "wrong.yaml": "like: mixed-slo\nfleet: 3\n",
+        "wrong-list.yaml": "like: mixed-slo\nworkload.streams: {a: [1]}\n",
+        "keys.yaml": "like: mixed-slo\n1: 2\n[a, b]: c\n",
+        "number-keys.yaml": "like: mixed-slo\n1: 2\n? 3.5\n: 4\n",
+        "twice.yaml": "like: mixed-slo\nhorizon_s: 60\nhorizon_s: 120\n",
         "itself.yaml": "like: itself\n",
         "tags.yaml": "!!python/object/apply:os.system [ls]\n",
-        "dates.yaml": "like: mixed-slo-v0\nhorizon_s: 2020-13-45\n",
+        "dates.yaml": "like: mixed-slo\nhorizon_s: 2020-13-45\n",
         "deep.json": "[" * DEEP,
         "objects.json": '{"models": ' * DEEP,
         "cut.json": '{"schema_version": 1, "models": [{"llm": ',

@@ -11,7 +11,6 @@ import pytest
 from llmscale_env.control.run import run_episode
 from llmscale_env.envs.burst_multicast import BurstMulticastEnv, BurstMulticastVectorEnv
 from llmscale_env.envs.mixed_slo import MixedSLOEnv, MixedSLOVectorEnv
-from llmscale_env.envs.mixed_slo_v0 import MixedSLOV0Env, MixedSLOV0VectorEnv
 from llmscale_env.envs.multi_model_queue import MultiModelQueueEnv, MultiModelQueueVectorEnv
 from llmscale_env.envs.multi_region import MultiRegionEnv, MultiRegionVectorEnv
 from llmscale_env.envs.placement import PlacementEnv, PlacementVectorEnv
@@ -20,6 +19,7 @@ from llmscale_env.envs.placement_per_request import (
     PlacementPerRequestVectorEnv,
 )
 from tests.small_fleets import FEW_VMS
+from tests.small_world import SMALL_ID, SmallEnv, SmallVectorEnv
 
 SHORT = {"horizon_s": 120, "workload.rate_scale": 0.5}
 
@@ -41,9 +41,7 @@ DAY = Kind(
     {"horizon_s": 360, "workload": "mixed-slo-hours", "workload.rate_scale": 0.3},
     [4, 4, 0, 3, 3, 5, 0, 0],
 )
-MIXED = Kind(
-    "llmscale/MixedSLO-v0", MixedSLOV0Env, MixedSLOV0VectorEnv, SHORT, [4, 4, 0, 3, 3, 5, 0, 0]
-)
+MIXED = Kind(SMALL_ID, SmallEnv, SmallVectorEnv, SHORT, [4, 4, 0, 3, 3, 5, 0, 0])
 QUEUE = Kind(
     "llmscale/MultiModelQueue-v0",
     MultiModelQueueEnv,

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from baselines.registry import TUNABLE
 from llmscale_env.control.command import Command
+
+HEURISTICS = tuple(
+    name for name, kind in TUNABLE.items() if hasattr(kind, "GRID") or hasattr(kind, "grid_of")
+)
+"""Every policy with a grid of settings: those that start and stop instances of pools."""
 
 
 class Watched:

@@ -8,9 +8,25 @@ from typing import Any
 
 from agents.configuration.config import make_config, parse_words
 from agents.configuration.environments import make_scenario, make_vector_env
+from tests.small_world import SMALL_WORLD, SmallEnv
+
+ENV = "burst-multicast"
+"""An environment whose options are plain ones; the small world takes the place of its own."""
+
+WORLD = (f"env={ENV}", f"scenario={SMALL_WORLD}")
+"""Words that name the small world."""
+
+SEEN = (
+    f"observation={','.join(SmallEnv.observation)}",
+    f"action={','.join(SmallEnv.action)}",
+    "as_is_bias_settings=1",
+    "reward_scale=0.02",
+)
+"""Words of `agents.train` besides: what is seen and done there."""
 
 SMALL_RUN = (
-    "env=mixed-slo-v0",
+    *WORLD,
+    *SEEN,
     "scenario.horizon_s=60",
     "scenario.fleet.max_gpus=4",
     "scenario.fleet.pools.interactive.initial_instances=2",
@@ -22,7 +38,7 @@ SMALL_RUN = (
 """Words of `agents.train`; how long and how it is validated is the test's."""
 
 SMALL = (
-    "env=mixed-slo-v0",
+    *WORLD,
     "scenario.horizon_s=120",
     "scenario.workload=chat",
     "scenario.fleet.max_gpus=6",
@@ -32,7 +48,7 @@ SMALL = (
 """Two minutes of a small cluster under a light load: an episode takes milliseconds."""
 
 BUSY = (
-    "env=mixed-slo-v0",
+    *WORLD,
     "scenario.horizon_s=60",
     "scenario.fleet.max_gpus=2",
     "scenario.fleet.pools.interactive.initial_instances=1",
@@ -45,10 +61,15 @@ UNWATCHED = ("validation_episodes=1", "evaluation_episodes=0", "references=none"
 """A run that is about learning, and not about its tables."""
 
 
+def asked(*words: str) -> list[str]:
+    """Words of `agents.train` in the small world; of those that are given twice the last one counts."""
+    given = (*WORLD, *SEEN, "references=none", *words)
+    return list({word.partition("=")[0]: word for word in given}.values())
+
+
 def config_of(*words: str) -> Any:
-    """The configuration that words make; of those that are given twice the last one counts."""
-    last = {word.partition("=")[0]: word for word in words}
-    return make_config("mixed-slo-v0", parse_words(list(last.values()), ("env",))[0])
+    """The configuration that `asked` words make."""
+    return make_config(ENV, parse_words(asked(*words), ("env",))[0])
 
 
 def copying(*words: str, agent: str = "ppo") -> Any:

@@ -17,11 +17,11 @@ from agents.models.store import LAST, steps_of
 from agents.vec_adapter import NativeVecEnv
 from llmscale_env._cli import Slip
 from llmscale_env.control.run import run_episode
-from tests.small_runs import SMALL, UNWATCHED, config_of, network_of
+from tests.small_runs import SMALL, UNWATCHED, asked, config_of, network_of
 
 
 def tiny(agent: str, *words: str) -> list[str]:
-    return [
+    return asked(
         *SMALL,
         f"agent={agent}",
         "total_timesteps=128",
@@ -34,7 +34,7 @@ def tiny(agent: str, *words: str) -> list[str]:
         "validation_every=64",
         *UNWATCHED,
         *words,
-    ]
+    )
 
 
 @pytest.mark.parametrize("agent", ["maskable-ppo", "recurrent-ppo"])
@@ -45,7 +45,7 @@ def test_train_resume_evaluate(agent: str, tmp_path: Path, capsys: pytest.Captur
     assert config.agent == agent
     assert config.ppo is None
     # What is left out stays as it was, the agent included.
-    words = ["env=mixed-slo-v0", f"out={folder}", "resume=true", "total_timesteps=192"]
+    words = ["env=burst-multicast", f"out={folder}", "resume=true", "total_timesteps=192"]
     assert train.main(words) == 0
     assert steps_of(folder / LAST) == 192
     capsys.readouterr()
@@ -53,7 +53,7 @@ def test_train_resume_evaluate(agent: str, tmp_path: Path, capsys: pytest.Captur
     assert evaluate.main(words) == 0
     assert f"{folder.name} " in capsys.readouterr().out
     with pytest.raises(Slip, match="agent cannot change"):
-        train.plan(["env=mixed-slo-v0", f"out={folder}", "resume=true", "agent=ppo"])
+        train.plan(["env=burst-multicast", f"out={folder}", "resume=true", "agent=ppo"])
 
 
 def test_masks_reach_the_learner_through_the_adapter():
@@ -196,7 +196,7 @@ def test_a_quantile_that_is_none_or_of_a_network_that_remembers():
         ("recurrent-ppo", 0.5, "quantile = 0.5"),
     ):
         with pytest.raises(Slip, match=said):
-            make_config("mixed-slo-v0", {"agent": agent, "quantile": value})
+            make_config("burst-multicast", {"agent": agent, "quantile": value})
 
 
 def test_a_quantile_where_nothing_is_counted_is_refused(tmp_path: Path, capsys):
@@ -215,7 +215,7 @@ def test_a_quantile_where_nothing_is_counted_is_refused(tmp_path: Path, capsys):
     assert capsys.readouterr().err == f"train: {said}\n"
     assert not folder.exists()
     # A quantile of changes does something, if not the same.
-    train.check(make_config("mixed-slo-v0", {"action": ("instances",), "quantile": 0.8}))
+    train.check(config_of("action=instances", "quantile=0.8"))
 
 
 # ---- what is seen and decided ----

@@ -10,8 +10,9 @@ import pytest
 
 from agents.runs.comparison import fleet_load_correlation, metrics_of, summarise, table
 from llmscale_env.scenarios import load_scenario
+from tests.small_world import SMALL_WORLD
 
-SCENARIO = load_scenario("mixed-slo-v0")
+SCENARIO = load_scenario(SMALL_WORLD)
 
 
 def shown(episodes: int) -> list[str]:
@@ -114,7 +115,7 @@ def test_a_class_that_the_horizon_cut_off_is_not_on_time():
 
 
 def test_how_a_fleet_follows_its_load_by_hand():
-    scenario = load_scenario("mixed-slo-v0")
+    scenario = load_scenario(SMALL_WORLD)
     times = np.repeat([100.0, 700.0, 1300.0], [10, 30, 20])
     requests = pd.DataFrame({"arrival_s": times, "slo_class": "interactive"})
     # The other class says nothing.

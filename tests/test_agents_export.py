@@ -137,7 +137,7 @@ def test_a_policy_that_ships(
     pytest.importorskip("onnx")
     pytest.importorskip("onnxscript")
     monkeypatch.chdir(tmp_path)
-    ships = find("pretrained:mixed-slo-v0-maskable-ppo")
+    ships = find("pretrained:burst-multicast-maskable-ppo-seed0")
     before = sorted(path.name for path in ships.folder.iterdir())
     assert export.main([f"model=pretrained:{ships.name}"]) == 0, capsys.readouterr().err
     assert find_model(ships.folder) == ships.model
@@ -160,7 +160,7 @@ def test_slips(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         assert export.main([f"model={tmp_path}"]) == 2
         assert "the folder holds none of" in capsys.readouterr().err
         assert export.main(["model=pretrained:nobody"]) == 2
-        assert "mixed-slo-v0-maskable-ppo" in capsys.readouterr().err
+        assert "burst-multicast-maskable-ppo-seed0" in capsys.readouterr().err
 
 
 def test_a_place_that_takes_nothing_is_told_before_the_export(

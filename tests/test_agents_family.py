@@ -21,7 +21,7 @@ from agents.runs.files import read_csv
 from agents.vec_adapter import NativeVecEnv
 from llmscale_env._cli import Slip
 from tests import small_runs
-from tests.small_runs import BUSY, UNWATCHED
+from tests.small_runs import BUSY, UNWATCHED, asked
 
 DRAWN = "randomise.ranges.workload={choices: [chat, spike]}"
 SMALL = [
@@ -127,14 +127,14 @@ def test_a_share_of_no_judged_request_is_no_attainment():
 def test_a_run_on_a_family(tmp_path: Path):
     out = tmp_path / "run"
     words = [
-        *(*SMALL, *PRICES, "total_timesteps=24", f"out={out}"),
+        *asked(*SMALL, *PRICES, "total_timesteps=24", f"out={out}"),
         "validation_workloads=spike,chat",
         "warm_start.policy=static:{workload}=1",
         "warm_start.episodes=4",
         "warm_start.epochs=1",
     ]
     with pytest.raises(Slip, match=r"warm_start.policy: .*chat"):
-        train.check(make_config("mixed-slo-v0", parse_words(words[1:], ("out",))[0]))
+        train.check(make_config("burst-multicast", parse_words(words[1:], ("out",))[0]))
     words = [w for w in words if not w.startswith("warm_start.policy")]
     words.append("warm_start.policy=static:interactive=1")
     words[words.index("references=none")] = "references=static"
@@ -145,7 +145,7 @@ def test_a_run_on_a_family(tmp_path: Path):
     assert rows[0]["reward"] != rows[1]["reward"]
     assert read(out / LAST)["run"]["prices"]["multipliers"].shape == (2, 2)
     assert json.loads((out / "warm_start.json").read_text())["episodes"] == 4
-    more = ["env=mixed-slo-v0", f"out={out}", "resume=true", "total_timesteps=48"]
+    more = ["env=burst-multicast", f"out={out}", "resume=true", "total_timesteps=48"]
     assert train.main(more) == 0
 
 

@@ -49,7 +49,7 @@ def test_a_folder_is_for_one_process(tmp_path: Path, capsys):
             held(folder, goes_on=True),
         ):
             pass
-        for main, words in ((train.main, TINY), (tune.main, ["env=mixed-slo-v0"])):
+        for main, words in ((train.main, TINY), (tune.main, ["env=burst-multicast"])):
             assert main([*words, f"out={folder}"]) == 2
             assert "another command is at work" in capsys.readouterr().err
         other.kill()
@@ -60,7 +60,7 @@ def test_a_folder_is_for_one_process(tmp_path: Path, capsys):
 
 def test_who_names_no_folder_gets_one_that_is_free(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(train, "RUNS", tmp_path)
-    first = tmp_path / "mixed-slo-v0-ppo-seed0"
+    first = tmp_path / "burst-multicast-ppo-seed0"
     free = train._free_folder
 
     def too_late(config):
@@ -74,7 +74,7 @@ def test_who_names_no_folder_gets_one_that_is_free(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(train, "_free_folder", too_late)
     assert train.main(TINY) == 0
     assert [p.name for p in first.iterdir() if p.name != LOCK] == ["config.yaml"]
-    assert (tmp_path / "mixed-slo-v0-ppo-seed0-2" / "model_last.safetensors").is_file()
+    assert (tmp_path / "burst-multicast-ppo-seed0-2" / "model_last.safetensors").is_file()
 
 
 def test_what_is_unused(tmp_path: Path):
@@ -97,7 +97,7 @@ def test_places_and_files_that_fail_are_told_in_a_line(tmp_path: Path, capsys):
         good = (run / name).read_text()
         (run / name).write_text(good[:-10].rpartition(",")[0])
         capsys.readouterr()
-        assert train.main([*TINY[:1], f"out={run}", "resume=true", "total_timesteps=32"]) == 2
+        assert train.main([TINY[0], f"out={run}", "resume=true", "total_timesteps=32"]) == 2
         (line,) = [s for s in capsys.readouterr().err.splitlines() if s.startswith("train: ")]
         assert f"{run / name}: is damaged" in line
         (run / name).write_text(good)

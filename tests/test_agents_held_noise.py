@@ -14,6 +14,7 @@ from stable_baselines3.common.distributions import MultiCategoricalDistribution
 from agents import train
 from agents.exploration.held_noise import HeldNoise
 from agents.models.store import LAST, read
+from tests.small_runs import SEEN, WORLD
 
 LOGITS = torch.log(torch.tensor([[0.7, 0.2, 0.1, 0.5, 0.5]]))
 KINDS = [MultiCategoricalDistribution, MaskableMultiCategoricalDistribution]
@@ -71,7 +72,7 @@ def test_it_ends_with_training():
 
 @pytest.mark.slow
 def test_a_run_explores_so_and_learns_the_same_twice(tmp_path: Any):
-    words = ["env=mixed-slo-v0", "agent=maskable-ppo", "scenario.horizon_s=60", "n_envs=2"]
+    words = [*WORLD, *SEEN, "agent=maskable-ppo", "scenario.horizon_s=60", "n_envs=2"]
     words += ["maskable-ppo.n_steps=6", "maskable-ppo.batch_size=12", "maskable-ppo.net=[8]"]
     words += ["total_timesteps=24", "validation_every=24", "validation_episodes=1"]
     words += ["evaluation_episodes=0", "references=none", "as_is_bias=0", "as_is_bias_settings=0"]

@@ -21,7 +21,7 @@ from llmscale_env._cli import Slip
 from llmscale_env.control.reward import violation_prices
 from llmscale_env.control.run import run_episode
 from tests import small_runs
-from tests.small_runs import BUSY, UNWATCHED
+from tests.small_runs import BUSY, UNWATCHED, asked
 
 TINY = [
     *BUSY,
@@ -208,11 +208,11 @@ def test_without_a_rate_the_price_is_fixed():
 
 def test_multipliers_are_logged_and_taken_up(tmp_path: Path):
     folder = tmp_path / "run"
-    words = [*TINY, "lagrangian.attainment=0.99", "total_timesteps=24"]
+    words = asked(*TINY, "lagrangian.attainment=0.99", "total_timesteps=24")
     assert train.main([*words, f"out={folder}"]) == 0
     multipliers = read(folder / LAST)["run"]["prices"]["multipliers"]
     assert multipliers[0, 0] > 1.0
-    more = ["env=mixed-slo-v0", f"out={folder}", "resume=true", "total_timesteps=36"]
+    more = ["env=burst-multicast", f"out={folder}", "resume=true", "total_timesteps=36"]
     assert train.main(more) == 0
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -284,7 +284,7 @@ def test_a_run_at_fixed_prices_and_several_loads(
     folder = tmp_path / "run"
     words = ["lagrangian.attainment=0.99", "lagrangian.rate=0", "validation_rate_scales=0.5,1.5"]
     words += ["total_timesteps=24", f"out={folder}"]
-    assert train.main([*TINY, *words]) == 0
+    assert train.main(asked(*TINY, *words)) == 0
     assert "at its price" in capsys.readouterr().err
     rows = read_csv(folder / "validation.csv")
     loads = {row["workload"]: row["joint/arrivals"] for row in rows if row["timesteps"] == 0}

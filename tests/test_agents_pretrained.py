@@ -25,6 +25,7 @@ from agents.pretrained import (
 )
 from llmscale_env._cli import Slip
 from llmscale_env.scenarios import load_scenario
+from tests.small_world import SMALL_WORLD
 
 
 def ship(home: Path, name: str, environment: str = "placement", **card: object) -> Path:
@@ -56,16 +57,16 @@ def test_the_only_one_the_recommended_one_and_one_by_name(tmp_path: Path):
 def test_one_clear_error_where_none_ships(tmp_path: Path):
     with pytest.raises(PretrainedError, match=r"none ships at all\. Train one: .* env=placement"):
         find("pretrained", "placement", tmp_path)
-    ship(tmp_path, "a", "mixed-slo-v0")
+    ship(tmp_path, "a", "burst-multicast")
     with pytest.raises(
-        PretrainedError, match=r"for 'placement'; there are some for \['mixed-slo-v0'\]"
+        PretrainedError, match=r"for 'placement'; there are some for \['burst-multicast'\]"
     ):
         find("pretrained", "placement", tmp_path)
-    with pytest.raises(PretrainedError, match=r"'mixed-slo-v0'; there are \['a'\]"):
-        find("pretrained:bcd", "mixed-slo-v0", tmp_path)
-    ship(tmp_path, "small-seed0", "mixed-slo-v0")
+    with pytest.raises(PretrainedError, match=r"'burst-multicast'; there are \['a'\]"):
+        find("pretrained:bcd", "burst-multicast", tmp_path)
+    ship(tmp_path, "small-seed0", "burst-multicast")
     with pytest.raises(PretrainedError, match=r"did you mean small-seed0\?"):
-        find("pretrained:small-sed0", "mixed-slo-v0", tmp_path)
+        find("pretrained:small-sed0", "burst-multicast", tmp_path)
 
 
 def test_several_without_a_recommendation_are_named(tmp_path: Path):
@@ -139,7 +140,7 @@ def test_the_command_of_a_card_makes_its_configuration(each: Pretrained):
 
 def test_nobody_is_a_slip():
     with pytest.raises(Slip, match="policies = ',': names no policy"):
-        make_policies(",", "mixed-slo-v0", load_scenario("mixed-slo-v0"))
+        make_policies(",", "burst-multicast", load_scenario(SMALL_WORLD))
 
 
 def test_evaluate_says_so_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -173,7 +174,7 @@ def test_a_folder_named_like_a_policy_is_told_from_it(
 
 
 def test_lists_of_policies_with_parameters_are_read_as_people_write_them():
-    scenario = load_scenario("mixed-slo-v0")
+    scenario = load_scenario(SMALL_WORLD)
     text = "static:interactive=6,mixed=4,hpa:kv_target=0.5+period_s=60,chiron"
-    names = [policy.name for policy in make_policies(text, "mixed-slo-v0", scenario)]
+    names = [policy.name for policy in make_policies(text, "burst-multicast", scenario)]
     assert names == ["static:interactive=6+mixed=4", "hpa:kv_target=0.5+period_s=60", "chiron"]

@@ -8,14 +8,15 @@ import pytest
 from agents.configuration.environments import make_codec
 from agents.exploration.prior import as_is_choices, lean_towards
 from llmscale_env.scenarios import load_scenario
+from tests.small_world import SMALL_WORLD, SmallEnv
 
 
 def test_as_is_choices_are_the_scenarios_own():
     scenario = load_scenario(
-        "mixed-slo-v0",
+        SMALL_WORLD,
         **{"fleet.pools.mixed.batch_limit": 100, "fleet.routes.0.overflow_share": 0.7},
     )
-    decoder = make_codec("mixed-slo-v0", scenario).decoder
+    decoder = make_codec("burst-multicast", scenario, action=SmallEnv.action).decoder
     chosen = as_is_choices(decoder.parts, decoder.choices, scenario)
     named = {
         part: options[choice]
@@ -46,7 +47,7 @@ def test_as_is_choices_of_placement():
 
 
 def test_unknown_parts_are_left_alone():
-    scenario = load_scenario("mixed-slo-v0")
+    scenario = load_scenario(SMALL_WORLD)
     assert as_is_choices(["colour"], [["red", "blue"]], scenario) == [None]
 
 

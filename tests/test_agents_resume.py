@@ -20,11 +20,11 @@ from agents.learning.callbacks import RolloutTags
 from agents.models.store import BEST, LAST, ModelError, read, write
 from agents.train import plan
 from llmscale_env._cli import Slip
-from tests.small_runs import UNWATCHED
+from tests.small_runs import SEEN, UNWATCHED, WORLD
 from tests.waiting import command, ended
 
 TINY = [
-    "env=mixed-slo-v0",
+    *(*WORLD, *SEEN),
     "scenario.horizon_s=100",
     "scenario.workload=chat",
     "scenario.fleet.max_gpus=4",
@@ -264,8 +264,8 @@ def test_a_bare_resume_passes_over_runs_that_cannot_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(train, "RUNS", tmp_path)
-    words = ["env=mixed-slo-v0", "resume=true"]
-    name = "mixed-slo-v0-ppo-seed"
+    words = ["env=burst-multicast", "resume=true"]
+    name = "burst-multicast-ppo-seed"
     good = old_run(tmp_path / f"{name}0", LAST)
     write(good / LAST, {"timesteps": 24, "run": {}})
     for file in good.iterdir():
@@ -287,7 +287,7 @@ def test_a_run_that_is_killed_in_the_last_comparison_is_unfinished(
 ):
     """Also one that was finished before, of which tables and pictures are there, and is prolonged."""
     monkeypatch.setattr(train, "RUNS", tmp_path)
-    folder, bare = tmp_path / "mixed-slo-v0-ppo-seed0", ["env=mixed-slo-v0", "resume=true"]
+    folder, bare = tmp_path / "burst-multicast-ppo-seed0", ["env=burst-multicast", "resume=true"]
     words = [word for word in words_of("plain") if word.split("=")[0] not in ("total_timesteps",)]
     run([*words, "total_timesteps=24"], folder, False)
     assert train.is_finished(folder)
@@ -309,7 +309,7 @@ def test_a_run_that_is_killed_before_its_first_model_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(train, "RUNS", tmp_path)
-    folder = tmp_path / "mixed-slo-v0-ppo-seed0"
+    folder = tmp_path / "burst-multicast-ppo-seed0"
 
     def kill(*_: Any) -> None:
         raise Killed
@@ -318,7 +318,7 @@ def test_a_run_that_is_killed_before_its_first_model_begins_anew(
         patched.setattr("agents.learning.learner.make_learner", kill)
         with pytest.raises(Killed):
             run(words_of("plain"), folder, False)
-    config, found, goes_on = plan(["env=mixed-slo-v0", "resume=true", "total_timesteps=24"])
+    config, found, goes_on = plan(["env=burst-multicast", "resume=true", "total_timesteps=24"])
     assert (found, goes_on) == (folder, True)
     assert train.run(config, train.check(config), found, [], goes_on) == 0
     assert "it begins anew" in capsys.readouterr().err

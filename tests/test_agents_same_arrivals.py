@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agents.configuration.config import make_config, parse_words
 from agents.configuration.environments import make_scenario, make_vector_env
 from agents.learning.same_arrivals import GroupBaseline, minus_others
 from llmscale_env._cli import Slip
@@ -81,8 +80,7 @@ def test_every_learner_gets_them(agent: str):
     from agents.vec_adapter import NativeVecEnv
 
     words = [f"agent={agent}", f"{agent}.n_steps=6", f"{agent}.batch_size=12", f"{agent}.net=[8]"]
-    changes = parse_words([*SMALL[:3], *words, "same_arrivals=2", "group_baseline=true"], ())[0]
-    config = make_config("mixed-slo-v0", changes)
+    config = small_runs.config_of(*SMALL[:3], *words, "same_arrivals=2", "group_baseline=true")
     env = NativeVecEnv(make_vector_env(config, make_scenario(config), 4))
     model = make_model(config, env)
     seen = []

@@ -50,7 +50,7 @@ def test_seeds_side_by_side_are_those_one_by_one(tmp_path: Path, capsys):
     words = [*TINY, "seeds=3,4", f"out={together}", "workers=2"]
     assert train.main(words) == 0
     said = capsys.readouterr()
-    three, four = (together / f"mixed-slo-v0-ppo-seed{seed}" for seed in (3, 4))
+    three, four = (together / f"burst-multicast-ppo-seed{seed}" for seed in (3, 4))
     assert same_numbers(alone, three)
     assert same_network(alone, three)
     assert not same_network(alone, four)
@@ -82,14 +82,14 @@ def test_a_run_that_fails_leaves_the_others(tmp_path: Path, capsys, monkeypatch)
     monkeypatch.setattr(agents.learning.learner, "learn", fails)
     assert train.main([*TINY, "seeds=0..1", f"out={tmp_path}", "workers=1"]) == 1
     assert "seed0: RuntimeError: seed 0 is no good" in capsys.readouterr().err
-    assert (tmp_path / "mixed-slo-v0-ppo-seed1" / "learning_curve.png").is_file()
+    assert (tmp_path / "burst-multicast-ppo-seed1" / "learning_curve.png").is_file()
 
 
 @pytest.mark.slow
 def test_stopped_runs_are_saved_and_go_on(tmp_path: Path):
     words = [*TINY, "seeds=0,1", f"out={tmp_path}", "workers=2"]
     endless = [word.replace("total_timesteps=64", "total_timesteps=10000000") for word in words]
-    folders = [tmp_path / f"mixed-slo-v0-ppo-seed{seed}" for seed in (0, 1)]
+    folders = [tmp_path / f"burst-multicast-ppo-seed{seed}" for seed in (0, 1)]
 
     def both_learn() -> bool:
         return all((folder / "validation.csv").is_file() for folder in folders)
@@ -118,7 +118,7 @@ def test_stopped_runs_are_saved_and_go_on(tmp_path: Path):
     ],
 )
 def test_slips_are_one_line(words: list[str], message: str, tmp_path: Path, capsys):
-    assert train.main(["env=mixed-slo-v0", f"out={tmp_path}", *words]) == 2
+    assert train.main(["env=burst-multicast", f"out={tmp_path}", *words]) == 2
     errors = capsys.readouterr().err
     assert message in errors
     assert errors.startswith("train: ")

@@ -14,6 +14,7 @@ from agents.configuration.config import make_config
 from agents.exploration.sharpening import Sharpening
 from agents.models.store import LAST, read
 from llmscale_env._cli import Slip
+from tests.small_runs import SEEN, WORLD
 
 
 def a_model(steps: int = 0) -> Any:
@@ -45,7 +46,7 @@ def test_below_one_draws_stray_more():
 
 @pytest.mark.slow
 def test_a_run_that_is_taken_up_goes_on_with_it(tmp_path: Path):
-    words = ["env=mixed-slo-v0", "agent=maskable-ppo", "scenario.horizon_s=60", "n_envs=2"]
+    words = [*WORLD, *SEEN, "agent=maskable-ppo", "scenario.horizon_s=60", "n_envs=2"]
     words += ["maskable-ppo.n_steps=6", "maskable-ppo.batch_size=12", "maskable-ppo.net=[8]"]
     words += ["validation_every=12", "validation_episodes=1", "evaluation_episodes=0"]
     words += ["references=none", "sharpen=3", f"out={tmp_path / 'run'}"]
@@ -62,4 +63,4 @@ def test_a_run_that_is_taken_up_goes_on_with_it(tmp_path: Path):
 def test_a_factor_that_is_none():
     for wrong in (0, -1, "inf"):
         with pytest.raises(Slip, match="sharpen"):
-            make_config("mixed-slo-v0", {"sharpen": wrong})
+            make_config("burst-multicast", {"sharpen": wrong})

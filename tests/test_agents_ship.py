@@ -16,6 +16,7 @@ from agents.learned import LearnedPolicy
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios import load_scenario
 from tests.small_runs import SMALL_RUN, rows
+from tests.small_world import SMALL_WORLD
 
 SMALL = [
     *SMALL_RUN,
@@ -54,10 +55,10 @@ def best(card: Path) -> Path:
 def test_what_ships_acts_as_the_run_does(run: Path, card: Path, tmp_path: Path):
     home = tmp_path / "home"
     assert ship.main([f"runs={run}", f"card={card}", "name=tiny", f"out={home}"]) == 0
-    (found,) = pretrained.shipped("mixed-slo-v0", home)
+    (found,) = pretrained.shipped("burst-multicast", home)
     assert found.name == "tiny"
     assert found.model.stat().st_size < 0.5 * (run / "model_last.safetensors").stat().st_size
-    short = load_scenario("mixed-slo-v0", horizon_s=60.0)
+    short = load_scenario(SMALL_WORLD, horizon_s=60.0)
     one, other = (run_episode(LearnedPolicy(path), short, 5).summary for path in (run, found.model))
     assert one == other
 
@@ -65,10 +66,10 @@ def test_what_ships_acts_as_the_run_does(run: Path, card: Path, tmp_path: Path):
 def test_the_card_says_where_it_comes_from(run: Path, card: Path, tmp_path: Path):
     folder = ship.ship(run, tmp_path / "tiny", SAID)
     said = yaml.safe_load((folder / "card.yaml").read_text())
-    assert said["environment"] == "mixed-slo-v0"
-    assert said["id"] == "llmscale/MixedSLO-v0"
+    assert said["environment"] == "burst-multicast"
+    assert said["id"] == "llmscale/BurstMulticast-v0"
     assert said["seeds"] == [3]
-    assert said["command"].startswith("python -m agents.train env=mixed-slo-v0")
+    assert said["command"].startswith("python -m agents.train env=burst-multicast")
     assert str(run) not in said["command"]
     session = json.loads((run / "run.json").read_text())["sessions"][0]
     assert said["revision"] == session["git"]
@@ -94,7 +95,7 @@ def test_slips(run: Path, card: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "little.yaml").write_text("about: it scales")
     message = said(f"runs={run}", f"card={tmp_path / 'little.yaml'}")
     assert "lacks ['data', 'limits']" in message
-    assert "several are 'mixed-slo-v0-ppo-seed3'" in said(f"runs={run},{run}", f"card={card}")
+    assert "several are 'burst-multicast-ppo-seed3'" in said(f"runs={run},{run}", f"card={card}")
     assert "is no run folder" in said(f"runs={tmp_path}", f"card={card}")
     assert "names no folder" in said("runs=,", f"card={card}")
     for name in ("../evil", "a:b", "-x"):
@@ -104,7 +105,7 @@ def test_slips(run: Path, card: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert ship.main([f"runs={run}", f"card={card}", f"out={out}"]) == 0
     capsys.readouterr()
     again = tmp_path / "again"
-    shipped = out / "mixed-slo-v0-ppo"
+    shipped = out / "burst-multicast-ppo"
     message = said(f"runs={shipped}", f"card={card}", f"out={again}")
     assert "has no run.json" in message
     assert not again.exists()
@@ -144,11 +145,13 @@ def test_the_best_validated_seed_is_recommended(run: Path, best: Path, tmp_path:
     validation.to_csv(better / "validation.csv", index=False)
     home = tmp_path / "home"
     assert ship.main([f"runs={run},{better}", f"card={best}", f"out={home}"]) == 0
-    assert pretrained.find("pretrained", "mixed-slo-v0", home).name == "mixed-slo-v0-ppo-seed4"
+    assert (
+        pretrained.find("pretrained", "burst-multicast", home).name == "burst-multicast-ppo-seed4"
+    )
     # Another one is not silently recommended beside it.
     capsys.readouterr()
     assert ship.main([f"runs={run}", f"card={best}", f"out={home}", "name=other"]) == 2
-    assert "'mixed-slo-v0-ppo-seed4' is recommended" in capsys.readouterr().err
+    assert "'burst-multicast-ppo-seed4' is recommended" in capsys.readouterr().err
     assert not (home / "other").exists()
 
 
@@ -169,12 +172,12 @@ def copied(run: Path, folder: Path, *changes: tuple[str, str]) -> Path:
         ("  start: 1.0", "  start: 0.5", "lagrangian.start is 1.0 and 0.5"),
         ("horizon_s: 60", "horizon_s: 90", "scenario.horizon_s is 60 and 90"),
         (
-            "scenario: mixed-slo-v0",
+            f"scenario: {SMALL_WORLD}",
             "scenario: chiron-wa",
-            "scenario is 'mixed-slo-v0' and 'chiron-wa'",
+            f"scenario is '{SMALL_WORLD}' and 'chiron-wa'",
         ),
         ("  horizon_s: 60\n", "", "scenario.horizon_s is 60 and None"),
-        ("gamma: 0.995", "gamma: 0.99", "ppo.gamma is 0.995 and 0.99"),
+        ("gamma: 0.95", "gamma: 0.9", "ppo.gamma is 0.95 and 0.9"),
     ],
 )
 def test_only_seeds_of_one_training_are_ranked(

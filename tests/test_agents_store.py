@@ -26,7 +26,7 @@ from agents.models.store import (
     steps_of,
 )
 
-CONFIG = make_config("mixed-slo-v0", {"ppo.net": [4]})
+CONFIG = make_config("burst-multicast", {"ppo.net": [4]})
 SPACES = spaces.Box(-1.0, 1.0, (3,)), spaces.MultiDiscrete([2, 3])
 
 
@@ -108,7 +108,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path):
 
 def recurrent(**hyper: Any) -> TrainConfig:
     changes = {f"recurrent-ppo.{key}": value for key, value in hyper.items()}
-    return make_config("mixed-slo-v0", {"agent": "recurrent-ppo", **changes})
+    return make_config("burst-multicast", {"agent": "recurrent-ppo", **changes})
 
 
 def test_no_network_is_made_that_weights_are_missing_for(

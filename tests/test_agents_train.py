@@ -18,11 +18,12 @@ from agents.configuration.config import read_config
 from agents.models.store import LAST, steps_of
 from agents.runs.folders import LOCK
 from llmscale_env.sim.engine import make_engine
-from tests.small_runs import SMALL, SMALL_RUN, rows
+from tests.small_runs import SEEN, SMALL, SMALL_RUN, rows
+from tests.small_world import SMALL_ID
 from tests.waiting import command, ended, until
 
 TINY = [
-    *SMALL,
+    *(*SMALL, *SEEN),
     "total_timesteps=256",
     "n_envs=4",
     "ppo.n_steps=16",
@@ -71,7 +72,7 @@ def test_a_run_leaves_everything_behind(trained: SimpleNamespace):
     assert read_config(folder).total_timesteps == 256
     assert steps_of(folder / LAST) == 256
     (session,) = json.loads((folder / "run.json").read_text())["sessions"]
-    assert session["command"].startswith("python -m agents.train env=mixed-slo-v0")
+    assert session["command"].startswith("python -m agents.train env=burst-multicast")
     assert {"torch", "stable-baselines3", "gymnasium", "llmscale"} <= set(session["versions"])
     steps = [row["timesteps"] for row in rows(folder / "validation.csv")]
     assert steps == ["0", "0", "128", "128", "256", "256"]
@@ -169,7 +170,7 @@ def test_learned_policy_acts_as_the_network_does_in_the_environment(trained: Sim
 
     scenario = make_scenario(read_config(trained.folder))
     policy = LearnedPolicy(trained.folder)
-    env = gym.make("llmscale/MixedSLO-v0", scenario=scenario)
+    env = gym.make(SMALL_ID, scenario=scenario)
     obs, _ = env.reset(seed=5)
     total, done = 0.0, False
     while not done:
@@ -182,7 +183,7 @@ def test_learned_policy_acts_as_the_network_does_in_the_environment(trained: Sim
 def test_resume_goes_on_where_the_run_stopped(trained: SimpleNamespace, tmp_path: Path):
     folder = tmp_path / "run"
     shutil.copytree(trained.folder, folder)
-    words = ["env=mixed-slo-v0", f"out={folder}", "resume=true", "evaluation_episodes=0"]
+    words = ["env=burst-multicast", f"out={folder}", "resume=true", "evaluation_episodes=0"]
     assert train.main([*words, "total_timesteps=384"]) == 0
     steps = [int(row["timesteps"]) for row in rows(folder / "validation.csv")]
     assert steps == [0, 0, 128, 128, 256, 256, 384, 384]
@@ -228,7 +229,7 @@ def test_an_interrupt_saves_whole_rollouts(tmp_path: Path):
     assert (
         train.main(
             [
-                "env=mixed-slo-v0",
+                "env=burst-multicast",
                 f"out={folder}",
                 "resume=true",
                 f"total_timesteps={steps + 64}",

@@ -15,7 +15,7 @@ from agents.configuration.settings import AGENTS
 from agents.learning.validation_score import worth
 from agents.tune import search_space
 from llmscale_env.control.reward import violation_prices
-from tests.small_runs import SMALL_RUN, rows
+from tests.small_runs import SMALL_RUN, config_of, rows
 
 TINY = [
     *SMALL_RUN,
@@ -33,7 +33,7 @@ def test_what_is_searched_are_options(agent: str):
     space = search_space(agent)
     assert f"{agent}.learning_rate" in space
     low = {path: spec.choices[0] if spec.choices else spec.low for path, spec in space.items()}
-    found = make_config("mixed-slo-v0", {"agent": agent, **low})
+    found = make_config("burst-multicast", {"agent": agent, **low})
     assert found.hyper.learning_rate == pytest.approx(1e-4)
     assert f"{agent}.gamma" not in search_space(agent, {f"{agent}.gamma": 0.9})
 
@@ -68,12 +68,12 @@ def test_a_search_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch: 
     assert found[0]["value"] == rows(whole / "trials.csv")[0]["value"]
     best = yaml.safe_load((whole / "best.yaml").read_text())
     assert best["value"] == max(float(row["value"]) for row in rows(whole / "trials.csv"))
-    assert best["command"].startswith("python -m agents.tune env=mixed-slo-v0")
+    assert best["command"].startswith("python -m agents.tune env=burst-multicast")
     assert "ppo.n_steps" not in best["options"]  # given, so not searched
-    make_config("mixed-slo-v0", best["options"])
+    make_config("burst-multicast", best["options"])
     # The same as a recipe, with what was fixed for all trials.
     words = [f"recipe={whole / 'recipe.yaml'}"]
-    trained = make_config("mixed-slo-v0", parse_words(words, ("env",))[0])
+    trained = make_config("burst-multicast", parse_words(words, ("env",))[0])
     assert trained.overrides["workload"] == "chat"
     assert trained.hyper.learning_rate == best["options"]["ppo.learning_rate"]
 
@@ -93,7 +93,7 @@ def test_a_search_of_other_options_is_not_gone_on_with(
 
 def test_a_trial_that_is_below_the_others_is_stopped(tmp_path: Path):
     changes, _ = parse_words(TINY[1:-1], ())
-    config = make_config("mixed-slo-v0", {**changes, "total_timesteps": 32, "references": ()})
+    config = make_config("burst-multicast", {**changes, "total_timesteps": 32, "references": ()})
 
     reported: list[int] = []
 
@@ -152,8 +152,7 @@ CLASSES = ("interactive", "batch")
 
 
 def test_values_by_hand():
-    changes, _ = parse_words(["scenario.horizon_s=60"], ())
-    config = make_config("mixed-slo-v0", changes)
+    config = config_of("scenario.horizon_s=60")
     scenario = make_scenario(config)
     shares = {"interactive/slo_attainment": 0.97, "batch/slo_attainment": 1.0}
     made = [
@@ -161,13 +160,13 @@ def test_values_by_hand():
         {"reward": -20.0, "gpu_hours": 4.0, **shares},
     ]
     assert worth(made, config, scenario) == -15.0
-    asked = make_config("mixed-slo-v0", {**changes, "lagrangian.attainment": 0.99})
+    asked = config_of("scenario.horizon_s=60", "lagrangian.attainment=0.99")
     assert worth(made, asked, scenario) == pytest.approx(-3.0 - 100 * 0.02)
-    one = make_config("mixed-slo-v0", {**changes, "lagrangian.attainment": {"batch": 0.99}})
+    one = config_of("scenario.horizon_s=60", "lagrangian.attainment={batch: 0.99}")
     assert worth(made, one, scenario) == -3.0
     # At fixed prices: reward, with violations at five times what they cost.
-    fixed = {"lagrangian.attainment": 0.99, "lagrangian.rate": 0, "lagrangian.start": 5}
-    at_prices = make_config("mixed-slo-v0", {**changes, **fixed})
+    fixed = ("lagrangian.attainment=0.99", "lagrangian.rate=0", "lagrangian.start=5")
+    at_prices = config_of("scenario.horizon_s=60", *fixed)
     # Of 100 interactive requests two are late and one is cut off; all 10 of the others are in time.
     ends = {"late": (2, 0), "rejected": (0, 0), "unfinished": (1, 0)}
     misses = {
@@ -184,6 +183,6 @@ def test_values_by_hand():
 @pytest.mark.parametrize("word", ["total_timesteps=10", "evaluation_episodes=3"])
 def test_options_that_a_search_has_no_use_for(word: str, tmp_path: Path, capsys):
     out = tmp_path / "search"
-    assert tune.main(["env=mixed-slo-v0", word, f"out={out}"]) == 2
+    assert tune.main(["env=burst-multicast", word, f"out={out}"]) == 2
     assert word.partition("=")[0] in capsys.readouterr().err
     assert not out.exists()

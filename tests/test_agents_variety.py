@@ -66,8 +66,8 @@ def test_fields_by_path():
 
 
 def test_factors_multiply_and_whole_numbers_stay_whole():
-    config = config_of(
-        "scenario.workload=mixed-slo-v0",
+    config = small_runs.config_of(
+        *(word for word in FEW if word != "scenario.workload=chat"),
         "randomise.ranges.workload.streams.*.rate_per_s={low: 2, high: 2, times: true}",
         "randomise.ranges.workload.batch_queues.*.n_requests={low: 0.3333, high: 0.3333, times: true}",
         "randomise.ranges.fleet.pools.*.acquire_s=[5, 5]",
@@ -82,16 +82,16 @@ def test_factors_multiply_and_whole_numbers_stay_whole():
 
 def test_a_range_changes_what_those_before_it_made():
     config = config_of(
-        "randomise.ranges.workload={choices: [mixed-slo-v0, mixed-slo-v0]}",
+        "randomise.ranges.workload={choices: [code-burst, code-burst]}",
         "randomise.ranges.workload.rate_scale=[0.5, 0.5]",
         "randomise.ranges.workload.streams.code.rate_per_s={low: 3, high: 3, times: true}",
     )
     source = ScenarioSource(config, make_scenario(config))
     source.check()
     drawn = source.scenario(0, 0, 0)
-    assert [s.name for s in drawn.workload.streams] == ["chat", "code", "documents"]
+    assert [s.name for s in drawn.workload.streams] == ["chat", "code"]
     assert drawn.workload.rate_scale == 0.5
-    assert drawn.workload.streams[1].rate_per_s == 9.0
+    assert drawn.workload.streams[1].rate_per_s == 36.0
 
 
 def test_scenarios_are_drawn_by_seed_group_and_generation():
@@ -204,11 +204,11 @@ def test_infos_of_which_some_lack_a_key():
             "(low ends of its ranges): workload.rate",
         ),
         (
-            ["randomise.ranges.workload={choices: [chat, nonsense, mixed-slo-v0]}"],
+            ["randomise.ranges.workload={choices: [chat, nonsense, code-burst]}"],
             "(workload = 'nonsense'): ",
         ),
         (
-            ["randomise.ranges.workload={choices: [mixed-slo-v0, nope]}"],
+            ["randomise.ranges.workload={choices: [code-burst, nope]}"],
             "(workload = 'nope'): workload: mix = 'nope': unknown",
         ),
         (
@@ -264,7 +264,7 @@ def test_a_run_on_many_scenarios_validates_on_its_own(tmp_path: Path):
     first = [(f / "validation.csv").read_text().splitlines()[1] for f in (plain, varied)]
     assert first[0] == first[1]  # untrained, on the same episodes
     assert read_config(varied).randomise.ranges["workload.rate_scale"].high == 2.0
-    more = ["env=mixed-slo-v0", f"out={varied}", "resume=true", "total_timesteps=64"]
+    more = ["env=burst-multicast", f"out={varied}", "resume=true", "total_timesteps=64"]
     assert train.main(more) == 0
     assert steps_of(varied / LAST) == 64
 

@@ -24,7 +24,7 @@ from agents.models.store import LAST, steps_of
 from baselines import make_policy
 from llmscale_env.control.command import Command
 from llmscale_env.control.run import run_episode
-from tests.small_runs import SMALL, UNWATCHED, copying, network_of
+from tests.small_runs import SEEN, SMALL, UNWATCHED, asked, copying, network_of
 
 # ---- the copy ----
 
@@ -46,7 +46,7 @@ class Sawtooth:
 def test_a_run_that_cannot_copy_says_so_before_it_begins(tmp_path: Path, capsys):
     out = tmp_path / "run"
     words = ["warm_start.policy=hpa", "action=residual", "reference=chiron", f"out={out}"]
-    assert train.main(["env=mixed-slo-v0", *words]) == 2
+    assert train.main(asked(*words)) == 2
     assert "warm_start.policy = 'hpa': parts" in capsys.readouterr().err
     assert not out.exists()
 
@@ -364,8 +364,7 @@ def test_a_large_coefficient_draws_the_policy_to_the_copy(agent: str):
 def test_a_run_with_a_warm_start_can_be_taken_up(tmp_path: Path):
     folder = tmp_path / "run"
     words = [
-        *SMALL,
-        "n_envs=2",
+        *(*SMALL, *SEEN, "n_envs=2"),
         "ppo.n_steps=8",
         "ppo.batch_size=16",
         "ppo.net=[8]",
@@ -382,7 +381,7 @@ def test_a_run_with_a_warm_start_can_be_taken_up(tmp_path: Path):
     assert told["policy"] == "llumnix"
     assert told["decisions"] == 12
     copied = (folder / "model_copy.safetensors").read_bytes()
-    more = ["env=mixed-slo-v0", f"out={folder}", "resume=true", "total_timesteps=80"]
+    more = ["env=burst-multicast", f"out={folder}", "resume=true", "total_timesteps=80"]
     assert train.main(more) == 0
     assert (folder / "model_copy.safetensors").read_bytes() == copied
     assert steps_of(folder / LAST) == 80

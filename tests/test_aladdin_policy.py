@@ -26,6 +26,7 @@ from llmscale_env.sim.spec import RequestState
 from llmscale_env.workload.requests import RequestTable
 from tests.small_policies import Watched
 from tests.small_tables import guesses
+from tests.small_world import SMALL_WORLD
 
 SCENARIOS = (
     "aladdin-13b-a100",
@@ -244,7 +245,7 @@ def test_history_is_the_same_for_all_episodes():
         ("machine-wide:workers=2", "aladdin-13b-a100", "workers = 2: must be at most 1 of 4 GPUs"),
         ("aladdin", "chiron-8b", "no placement on its routes"),
         ("jsq", "chiron-both", "serves one LLM, scenario 'chiron-both' has"),
-        ("jsq", "mixed-slo-v0", "all classes need routes to the same pools"),
+        ("jsq", SMALL_WORLD, "all classes need routes to the same pools"),
         ("jsq:by=age", "aladdin-13b-a100", "by = 'age'"),
         ("power-of-two:by=tokens", "aladdin-13b-a100", "by = 'tokens': must be 'requests'"),
         ("jsq:prefill_workers=2", "aladdin-13b-a100", "prefill_workers = 2: must be left out"),

@@ -15,21 +15,21 @@ from llmscale_env.control.reward import draw_requests
 from llmscale_env.control.run import run_episode, run_streamed
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.envs import ServingEnv, ServingVectorEnv
-from llmscale_env.envs.mixed_slo_v0 import MixedSLOV0Env, MixedSLOV0VectorEnv
 from llmscale_env.envs.shaping import Shaping
 from llmscale_env.scenarios import ScenarioError, load_scenario
 from tests.env_kinds import MIXED, REGION, REQUEST, each_kind
+from tests.small_world import SMALL_WORLD, SmallEnv, SmallVectorEnv
 
-MINUTE = load_scenario("mixed-slo-v0", horizon_s=60.0)
+MINUTE = load_scenario(SMALL_WORLD, horizon_s=60.0)
 FORMS = pytest.mark.parametrize("form", [gym.make, gym.make_vec])
 
 
 def single(**arguments):
-    return MixedSLOV0Env(MINUTE, **arguments)
+    return SmallEnv(MINUTE, **arguments)
 
 
 def many(n=2, **arguments):
-    return MixedSLOV0VectorEnv(n, MINUTE, **arguments)
+    return SmallVectorEnv(n, MINUTE, **arguments)
 
 
 # ---- settings ----
@@ -93,7 +93,7 @@ def test_more_episodes_than_any_memory_holds_are_refused():
     with pytest.raises(ValueError, match=f"num_envs = {many}: must be at most 100,000"):
         gym.make_vec(MIXED.id, num_envs=many)
     with pytest.raises(Slip, match=f"n_envs.*{MAX_EPISODES}"):
-        make_config("mixed-slo-v0", {"n_envs": many})
+        make_config("burst-multicast", {"n_envs": many})
 
 
 def test_episodes_that_memory_has_no_room_for_are_told(monkeypatch: pytest.MonkeyPatch):
@@ -462,7 +462,7 @@ def test_an_action_that_is_no_array_is_refused(action):
 
 
 def test_after_an_order_that_cannot_be_carried_out_the_episode_is_over():
-    env = MixedSLOV0Env(overrides={"fleet.max_gpus": 9, "impossible_commands": "error"})
+    env = SmallEnv(overrides={"fleet.max_gpus": 9, "impossible_commands": "error"})
     env.reset(seed=0)
     with pytest.raises(ValueError, match="max_gpus = 9"):
         env.step([7, 4, 0, 3, 3, 5, 0, 0])

@@ -137,7 +137,7 @@ def test_imports_point_down():
         ("llmscale_env/cluster/a.py", "import llmscale_env.workload.requests"),
         ("llmscale_env/workload/a.py", "from llmscale_env import cluster"),
         ("llmscale_env/sim/a.py", "from ..control import view"),
-        ("llmscale_env/sim/fast/a.py", "from ...envs.mixed_slo_v0 import MixedSLOV0Env"),
+        ("llmscale_env/sim/fast/a.py", "from ...envs.mixed_slo import MixedSLOEnv"),
         ("llmscale_env/sim/__init__.py", "from .. import control"),
         ("llmscale_env/envs/a.py", "def f():\n    from baselines import chiron"),
         ("llmscale_env/envs/a.py", "import importlib\nimportlib.import_module('agents.train')"),

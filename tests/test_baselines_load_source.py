@@ -8,10 +8,11 @@ import pytest
 
 from baselines import PolicyError, make_policy
 from baselines.registry import TUNABLE, space_of
-from experiments.learned.knobs import HEURISTICS
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios import load_scenario
 from llmscale_env.sim.compile import pool_load_times_s
+from tests.small_policies import HEURISTICS
+from tests.small_world import SMALL_WORLD
 
 STARTS = sorted(set(HEURISTICS) - {"static"})
 BUSY: dict[str, Any] = {
@@ -25,7 +26,7 @@ BUSY: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", STARTS)
 def test_instances_load_from_where_the_policy_says(name: str):
-    scenario = load_scenario("mixed-slo-v0", **BUSY)
+    scenario = load_scenario(SMALL_WORLD, **BUSY)
     loads: dict[str, tuple[float, float, float]] = {}
     for words in ("", ":load_source=ssd", ":load_source=multicast"):
         found = run_episode(make_policy(name + words), scenario, 3).summary
@@ -41,15 +42,15 @@ def test_instances_load_from_where_the_policy_says(name: str):
 
 @pytest.mark.parametrize("name", STARTS)
 def test_a_search_tries_both(name: str):
-    assert "load_source" in space_of(TUNABLE[name], load_scenario("mixed-slo-v0"))
+    assert "load_source" in space_of(TUNABLE[name], load_scenario(SMALL_WORLD))
 
 
 def test_a_fleet_that_stays_has_no_source():
-    assert "load_source" not in space_of(TUNABLE["static"], load_scenario("mixed-slo-v0"))
+    assert "load_source" not in space_of(TUNABLE["static"], load_scenario(SMALL_WORLD))
 
 
 def test_chiron_reckons_with_the_time_that_its_loads_take():
-    scenario = load_scenario("mixed-slo-v0")
+    scenario = load_scenario(SMALL_WORLD)
     pool = scenario.fleet.pools[2]
     times = pool_load_times_s(scenario, pool)
     assert times["multicast"] < times["ssd"]

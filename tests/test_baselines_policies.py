@@ -18,18 +18,19 @@ from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios.load import load_scenario
 from tests.small_fleets import A_QUARTER, TUESDAY
 from tests.small_tables import requests_of
+from tests.small_world import SMALL_WORLD
 
 UNTUNED = [
     name
     for name in TUNED_NAMES
-    if not settings_path(name.removesuffix("-tuned"), "mixed-slo-v0").exists()
+    if not settings_path(name.removesuffix("-tuned"), "mixed-slo-hours").exists()
 ]
 
 
 @pytest.fixture(scope="module")
 def short():
     return load_scenario(
-        "mixed-slo-v0",
+        SMALL_WORLD,
         horizon_s=150,
         impossible_commands="error",  # an order that would be clipped fails the test
         **{
@@ -105,20 +106,27 @@ def siloed():
 
 
 @pytest.fixture(scope="module")
-def results(crowded, queues, placed, flowing, regional, siloed):
+def tuned():
+    """A world for which policies are tuned; the others run elsewhere."""
+    return load_scenario("mixed-slo-hours", horizon_s=300, impossible_commands="error")
+
+
+@pytest.fixture(scope="module")
+def results(crowded, queues, placed, flowing, regional, siloed, tuned):
     return {
         name: run_episode(make_policy(name), made, seed=3)
-        for made in (regional, siloed, flowing, placed, crowded, queues)
+        for made in (regional, siloed, flowing, placed, crowded, queues, tuned)
         for name in policies_for(made)
+        if made is not tuned or name in TUNED_NAMES
     }
 
 
 @pytest.mark.parametrize("name", [n for n in POLICY_NAMES if n not in UNTUNED])
 def test_every_policy_keeps_to_the_contract(
-    name, crowded, queues, placed, flowing, regional, siloed, results
+    name, crowded, queues, placed, flowing, regional, siloed, tuned, results
 ):
     policy = make_policy(name)
-    scenarios = (crowded, queues, placed, flowing, regional, siloed)
+    scenarios = (crowded, queues, placed, flowing, regional, siloed, tuned)
     made = next(s for s in scenarios if name in policies_for(s))
     assert isinstance(policy, Policy)
     assert policy.name == name
@@ -417,7 +425,7 @@ def test_an_instance_without_room_counts_as_one(short):
 def test_chiron_with_chunked_prefill_keeps_interactive_requests_on_time():
     """Limits rise with chunks, where prefill is the bottleneck; the fleet must not shrink for it."""
     chunks = {f"fleet.pools.{name}.chunk_tokens": 512 for name in ("interactive", "mixed", "batch")}
-    scenario = load_scenario("mixed-slo-v0", **chunks)
+    scenario = load_scenario(SMALL_WORLD, **chunks)
     on_time = [
         run_episode(make_policy("chiron"), scenario, seed).summary["interactive/slo_attainment"]
         for seed in (10_000, 10_001)
@@ -442,17 +450,11 @@ def test_chiron_sets_the_local_autoscalers(results):
 # ---- settings and the twenty lines of the docs ----
 
 
-def test_tuned_settings_are_those_of_the_file(short):
+def test_tuned_settings_are_those_of_the_file(tuned):
     policy = make_policy("llumnix-tuned")
-    policy.reset(short, 0)
-    found = read_settings("llumnix", "mixed-slo-v0")
+    policy.reset(tuned, 0)
+    found = read_settings("llumnix", "mixed-slo-hours")
     assert policy._inner.parameters.high == found["high"]
-
-
-def test_untuned_llumnix_is_the_setting_for_all_workloads():
-    found = read_settings("llumnix", "all-workloads")
-    parameters = make_policy("llumnix").parameters
-    assert {name: getattr(parameters, name) for name in found} == found
 
 
 def test_the_policy_of_the_docs_runs(short, project_root):

@@ -18,11 +18,16 @@ from baselines.tune import FIRST_SEED, MAX_SEEDS, Trial, grid_points, main, tabl
 from baselines.tuning.halving import plan, seeds_by_round
 from baselines.tuning.search import from_optuna
 from baselines.tuning.trials import Outcome, Score
-from experiments.learned.knobs import HEURISTICS
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios.load import load_scenario
+from tests.small_policies import HEURISTICS
+from tests.small_world import SMALL_WORLD
 
-SMALL = ["scenario.horizon_s=60", "scenario.workload.batch_queues.overnight.n_requests=100"]
+SMALL = [
+    f"env={SMALL_WORLD}",
+    "scenario.horizon_s=60",
+    "scenario.workload.batch_queues.overnight.n_requests=100",
+]
 SMALL += ["scenario.workload.batch_queues.overnight.at_s=10"]
 STEPS = 6  # control intervals of such an episode
 
@@ -36,7 +41,7 @@ def _own_cache(tmp_path_factory, monkeypatch):
 
 def test_grid_points_are_settings():
     values = {"high": [0.4], "batch_limit": [64, 128]}
-    points = grid_points(LlumnixPolicy, values, load_scenario("mixed-slo-v0"))
+    points = grid_points(LlumnixPolicy, values, load_scenario(SMALL_WORLD))
     assert len(points) == 2 * len(LlumnixPolicy.GRID["low_share"]) * 2
     assert points[0] == {"high": 0.4, "batch_limit": 64, "rebalance": True, "low": 0.1}
 
@@ -84,7 +89,7 @@ def test_order_and_table():
         (["policy=hpa", "search=random"], "search = 'random': must be one of"),
         (
             ["policy=hpa", "search=optuna", "budget_steps=100"],
-            "budget_steps = '100': must be an integer in 1440..",
+            "budget_steps = '100': must be an integer in 1920..",
         ),
         (
             ["policy=hpa", "search=optuna", "budget_steps=2000", "queue_target=9..x"],
@@ -143,20 +148,20 @@ def test_help(capsys):
 # ---- what can be tuned ----
 
 
-def test_every_heuristic_of_mixed_slo_v0_can_be_tuned():
-    scenario = load_scenario("mixed-slo-v0")
+def test_every_heuristic_of_pools_can_be_tuned():
+    scenario = load_scenario(SMALL_WORLD)
     plain = {n for n in policies_for(scenario) if not n.endswith("-tuned")}
     # Another one with a setting of its own, and halves of another.
     assert plain - set(TUNABLE) == {"llumnix-64", "chiron-local", "chiron-global"}
     assert all(f"{name}-tuned" in POLICY_NAMES for name in TUNABLE)
-    assert "llumnix-tuned" in policies_for(scenario)
+    assert "llumnix-tuned" in policies_for(load_scenario("mixed-slo-hours"))
     assert "llumnix-tuned" not in policies_for(load_scenario("chiron-8b"))  # no file
 
 
 def home_of(name):
     """A scenario that a policy is made for."""
     shipped = (
-        *("mixed-slo-v0", "multi-model-queue", "placement", "burst-multicast", "multi-region"),
+        *(SMALL_WORLD, "multi-model-queue", "placement", "burst-multicast", "multi-region"),
         "sageserve-siloed-day",
     )
     made = [load_scenario(name) for name in shipped]
@@ -194,23 +199,23 @@ def test_every_point_is_a_setting_that_runs_the_scenario(name):
 
 
 def test_how_classes_are_served_is_searched_where_there_is_a_choice():
-    assert "serving" in space_of(TUNABLE["kpa"], load_scenario("mixed-slo-v0"))
-    assert "serving" not in space_of(TUNABLE["static"], load_scenario("mixed-slo-v0"))
+    assert "serving" in space_of(TUNABLE["kpa"], load_scenario(SMALL_WORLD))
+    assert "serving" not in space_of(TUNABLE["static"], load_scenario(SMALL_WORLD))
     one = load_scenario(
-        "mixed-slo-v0", **{"fleet.routes.0.overflow": [], "fleet.routes.1.pools": ["batch"]}
+        SMALL_WORLD, **{"fleet.routes.0.overflow": [], "fleet.routes.1.pools": ["batch"]}
     )
     assert "serving" not in space_of(TUNABLE["kpa"], one)
 
 
 def test_a_static_fleet_never_takes_more_gpus_than_there_are():
-    scenario = load_scenario("mixed-slo-v0")
+    scenario = load_scenario(SMALL_WORLD)
     point = {"interactive": 16, "mixed": 8, "batch": 8, "batch_limit": 64}
     made = settings_of(TUNABLE["static"], point, scenario)
     assert made == {"interactive": 8, "mixed": 4, "batch": 4, "batch_limit": 64}
 
 
 def test_a_static_fleet_of_the_ranges_is_shared_out_by_hand():
-    scenario = load_scenario("mixed-slo-v0")
+    scenario = load_scenario(SMALL_WORLD)
     point = {"gpus": 10, "interactive.share": 0.8, "mixed.share": 0.0, "batch.share": 0.2}
     made = settings_of(TUNABLE["static"], {**point, "interactive.batch_limit": 32}, scenario)
     assert made == {"interactive": 8, "mixed": 0, "batch": 2, "interactive.batch_limit": 32}
@@ -229,7 +234,7 @@ def test_a_static_fleet_of_the_ranges_is_shared_out_by_hand():
 
 
 def test_a_search_of_static_fleets_begins_with_one_pool():
-    scenario = load_scenario("mixed-slo-v0")
+    scenario = load_scenario(SMALL_WORLD)
     kind = TUNABLE["static"]
     space = space_of(kind, scenario)
     first = begins_with(kind, scenario, space)
@@ -251,7 +256,7 @@ def test_a_search_of_static_fleets_begins_with_one_pool():
 @pytest.mark.parametrize("name", HEURISTICS)
 def test_nobody_who_is_tuned_reads_the_forecast(name: str):
     policy = make_policy(name)
-    short = load_scenario("mixed-slo-v0", horizon_s=300.0)
+    short = load_scenario(SMALL_WORLD, horizon_s=300.0)
     with_one, without = (
         run_episode(policy, short, 3, forecaster=f).summary for f in ("ewma", None)
     )
@@ -436,8 +441,8 @@ def test_without_optuna_one_line_says_so(monkeypatch, capsys):
 
 def test_any_tuned_policy_reads_its_file(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tuned_settings, "FOLDER", tmp_path)
-    scenario = load_scenario("mixed-slo-v0")
-    file = tmp_path / "keda_mixed-slo-v0_spike.yaml"
+    scenario = load_scenario(SMALL_WORLD)
+    file = tmp_path / "keda_small_spike.yaml"
     file.write_text("parameters: {queue_target: 7.5}\n")
     policy = make_policy("keda-tuned:workload=spike", settings=str(file))
     policy.reset(scenario, 0)
@@ -445,5 +450,5 @@ def test_any_tuned_policy_reads_its_file(tmp_path, monkeypatch, capsys):
     over = make_policy("keda-tuned", settings=str(file), queue_target=3)
     over.reset(scenario, 0)
     assert over._inner.parameters.queue_target == 3
-    with pytest.raises(ValueError, match="policy=keda env=mixed-slo-v0 workload=chat"):
+    with pytest.raises(ValueError, match="policy=keda env=small workload=chat"):
         make_policy("keda-tuned:workload=chat").reset(scenario, 0)

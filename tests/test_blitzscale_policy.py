@@ -17,6 +17,7 @@ from llmscale_env.cluster.kv import kv_capacity_tokens
 from llmscale_env.scenarios import load_scenario
 from llmscale_env.sim.spec import FROM_SSD
 from tests.blitzscale_bursts import MEMORY, decides, loads, run, scenario, shown, workload
+from tests.small_world import SMALL_WORLD
 
 # ---- what an instance can do ----
 
@@ -251,7 +252,7 @@ def timed() -> Any:
     "policy, of, message",
     [
         ("blitzscale", timed, "blitzscale: needs one pool of phase 'prefill'.*weights.*timed"),
-        ("distserve", lambda: load_scenario("mixed-slo-v0"), "distserve: needs one pool"),
+        ("distserve", lambda: load_scenario(SMALL_WORLD), "distserve: needs one pool"),
         ("serverlessllm", lambda: load_scenario("qlm-multi"), "serves one LLM"),
         ("serverlessllm:keep_alive_s=301", scenario, "keep_alive_s = 301: must be at most 300"),
         (
@@ -301,4 +302,4 @@ def test_names() -> None:
     )
     assert "allcache" in policies_for(scenario(**{"fleet.host_cache": "always"}))
     assert "blitzscale" not in policies_for(timed())
-    assert "blitzscale" not in policies_for(load_scenario("mixed-slo-v0"))
+    assert "blitzscale" not in policies_for(load_scenario(SMALL_WORLD))

@@ -10,10 +10,10 @@ import pytest
 from llmscale_env.control.command import Command, CommandError
 from llmscale_env.envs.burst_multicast import BurstMulticastEnv
 from llmscale_env.envs.codec import Codec
-from llmscale_env.envs.mixed_slo_v0 import MixedSLOV0Env
 from llmscale_env.scenarios import load_scenario
 from llmscale_env.sim.spec import FROM_SSD, InstanceState
 from tests.env_kinds import entries_of, masks_of
+from tests.small_world import SMALL_WORLD, SmallEnv
 
 QUIET = {
     "horizon_s": 30,
@@ -220,17 +220,17 @@ def test_without_split_phases_and_twins_there_are_fewer_parts() -> None:
 
 def test_timed_pools_are_refused() -> None:
     with pytest.raises(ValueError, match="action = 'multicast': pool 'interactive' has weights"):
-        Codec(load_scenario("mixed-slo-v0"), ["clock"], ["multicast"])
+        Codec(load_scenario(SMALL_WORLD), ["clock"], ["multicast"])
 
 
 # ---- the loading choice of other environments, where weights flow ----
 
 
 def flowing(**changes: Any) -> Any:
-    """`mixed-slo-v0` over links, without requests to speak of."""
+    """The small world over links, without requests to speak of."""
     flow = {f"fleet.pools.{name}.weights": "flow" for name in ("interactive", "mixed", "batch")}
     given = {"network.startup_s": 0, "horizon_s": 60, "workload.rate_scale": 0.01}
-    return load_scenario("mixed-slo-v0", **{**flow, **given, **changes})
+    return load_scenario(SMALL_WORLD, **{**flow, **given, **changes})
 
 
 def mixed(source: str, interactive: int = 4, batch: int = 0) -> list[int]:
@@ -239,9 +239,9 @@ def mixed(source: str, interactive: int = 4, batch: int = 0) -> list[int]:
     return [counts.index(interactive), 4, counts.index(batch), 3, 3, 5, 0, sources.index(source)]
 
 
-def test_the_loading_choice_of_mixed_slo_v0_is_the_planners_where_weights_flow() -> None:
+def test_the_loading_choice_of_pools_is_the_planners_where_weights_flow() -> None:
     # Interactive instances 0 to 3 and mixed ones 16 to 19 serve; machines of 8: hosts 0 and 2.
-    env = MixedSLOV0Env(scenario=flowing(**{"network.nvlink": False, "control_interval_s": 1}))
+    env = SmallEnv(scenario=flowing(**{"network.nvlink": False, "control_interval_s": 1}))
     env.reset(seed=0)
     env.step(mixed("multicast", batch=3))
     view = env.view()
@@ -249,7 +249,7 @@ def test_the_loading_choice_of_mixed_slo_v0_is_the_planners_where_weights_flow()
     assert len(set(sources)) == 3  # one sender for each
     assert set(sources) <= {*range(4), *range(16, 20)}
     # The engine by itself takes the lowest one for all, and they share its link.
-    other = MixedSLOV0Env(scenario=env.scenario)
+    other = SmallEnv(scenario=env.scenario)
     other.reset(seed=0)
     other.core.sim.apply(0, Command(targets={"batch": 3}, load_source="multicast"))
     other.core.sim.advance()
@@ -258,7 +258,7 @@ def test_the_loading_choice_of_mixed_slo_v0_is_the_planners_where_weights_flow()
 
 
 def test_other_sources_and_falls_are_the_engines() -> None:
-    env = MixedSLOV0Env(scenario=flowing(control_interval_s=1))
+    env = SmallEnv(scenario=flowing(control_interval_s=1))
     env.reset(seed=0)
     env.step(mixed("ssd", interactive=5))
     assert env.view().weights.source[0, 4] == FROM_SSD
@@ -266,6 +266,6 @@ def test_other_sources_and_falls_are_the_engines() -> None:
     view = env.view()
     assert view.pools["active"].tolist()[:2] == [2, 4]
     assert view.instances["state"][int(view.weights.source[0, 32])] == InstanceState.ACTIVE
-    env = MixedSLOV0Env(scenario=flowing(**{"fleet.max_gpus": 9, "impossible_commands": "clip"}))
+    env = SmallEnv(scenario=flowing(**{"fleet.max_gpus": 9, "impossible_commands": "clip"}))
     env.reset(seed=0)
     assert env.step(mixed("multicast", batch=3))[4]["clipped"] == 2

@@ -46,6 +46,7 @@ from llmscale_env.sim.engine import ENGINES, make_engine
 from llmscale_env.sim.spec import RequestState
 from llmscale_env.workload.requests import RequestTable
 from tests.refusals import refuses
+from tests.small_world import SMALL_WORLD
 
 # Bytes of the weights in the published files, and weights that a token is multiplied with by the makers' own
 # count: with the output head (gpt-oss, DeepSeek), or with head and embedding (Qwen, Mistral), one more table
@@ -438,7 +439,7 @@ def test_configs_that_are_not_understood_are_one_clear_error(tmp_path: Path, con
         path.write_text(content if isinstance(content, str) else json.dumps(content))
     refuses(message, llm_card, str(path), error=CardFileError)
     with pytest.raises(ScenarioError, match=message):
-        load_scenario("mixed-slo-v0", **{"fleet.pools.mixed.llm": str(path)})
+        load_scenario(SMALL_WORLD, **{"fleet.pools.mixed.llm": str(path)})
 
 
 def test_a_gpu_from_yaml(tmp_path: Path):
@@ -509,17 +510,17 @@ def test_a_scenario_serves_cards_from_files(tmp_path: Path):
         "workload.batch_queues.*.llm": str(llm),
         "fleet.queues.*.llm": str(llm),
     }
-    scenario = load_scenario("mixed-slo-v0", **changes)
+    scenario = load_scenario(SMALL_WORLD, **changes)
     pool = scenario.fleet.pools[0]
     assert (pool.llm, pool.gpu) == (str(llm), str(gpu))
-    named = load_scenario("mixed-slo-v0", **{"workload.streams.*.llm": "Llama 3.1 8B"})
+    named = load_scenario(SMALL_WORLD, **{"workload.streams.*.llm": "Llama 3.1 8B"})
     assert {stream.llm for stream in named.workload.streams} == {"llama-3.1-8b"}
     # Nothing about it is in this process alone: what goes to another one is the scenario.
     again = pickle.loads(pickle.dumps(scenario))
     profile = compile_cluster(again).profiles[0]
     assert profile.kv_capacity_tokens == kv_capacity_tokens("qwen3-30b-a3b", "h200", pool.tp)
     with pytest.raises(ScenarioError, match=r"deepseek-v3 does not fit on .*gpu\.yaml"):
-        load_scenario("mixed-slo-v0", **{**changes, "fleet.pools.*.llm": "deepseek-v3"})
+        load_scenario(SMALL_WORLD, **{**changes, "fleet.pools.*.llm": "deepseek-v3"})
 
 
 # The command ------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from baselines.solver import SolverSettings
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios import load_scenario, with_overrides
 from llmscale_env.sim.compile import compile_cluster, ps
+from tests.small_world import SMALL_WORLD
 
 LEVELS = (0.5, 0.9, 0.99)
 N_CASES = 32
@@ -279,13 +280,13 @@ def test_what_is_not_covered_is_refused():
     with pytest.raises(NotSupported, match="prefix_cache"):
         clairvoyant_bound(with_overrides(cases.case(0)[0], changes))
     with pytest.raises(ValueError, match="attainment"):
-        clairvoyant_bound(load_scenario("mixed-slo-v0"), attainment=0.0)
+        clairvoyant_bound(load_scenario(SMALL_WORLD), attainment=0.0)
     with pytest.raises(ValueError, match="slot_s"):
-        clairvoyant_bound(load_scenario("mixed-slo-v0"), slot_s=0.0)
+        clairvoyant_bound(load_scenario(SMALL_WORLD), slot_s=0.0)
 
 
 def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]):
-    words = ["env=mixed-slo-v0", "scenario.horizon_s=60", "seeds=1", "policies=static"]
+    words = ["env=mixed-slo-hours", "scenario.horizon_s=60", "seeds=1", "policies=static"]
     assert main(words) == 0
     text = capsys.readouterr().out
     assert "bound GPU-h" in text
@@ -296,16 +297,16 @@ def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]):
     "words, said",
     [
         (
-            ["env=mixed-slo-v0", "attainment=2"],
+            ["env=mixed-slo-hours", "attainment=2"],
             "attainment = '2': must be a number above 0 and at most 1",
         ),
-        (["env=mixed-slo-v0", "attainment=most"], "attainment = 'most': must be a number"),
+        (["env=mixed-slo-hours", "attainment=most"], "attainment = 'most': must be a number"),
         (
-            ["env=mixed-slo-v0", "slot_s=nan"],
+            ["env=mixed-slo-hours", "slot_s=nan"],
             "slot_s = 'nan': must be a number at least 0.01",
         ),
         (["env=multi-region"], "the clairvoyant bound is for one LLM"),
-        (["env=mixed-slo-v0", "scenario.horizon_s="], "expected scenario.FIELD=VALUE"),
+        (["env=mixed-slo-hours", "scenario.horizon_s="], "expected scenario.FIELD=VALUE"),
         (["seeds=1"], "env= is missing"),
     ],
 )

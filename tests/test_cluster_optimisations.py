@@ -41,6 +41,7 @@ from llmscale_env.sim.reference import ReferenceEngine
 from llmscale_env.sim.spec import ProfileSpec
 from llmscale_env.workload.requests import PS_PER_S
 from tests.refusals import refuses
+from tests.small_world import SMALL_WORLD
 
 GPU = "a100-80gb"
 SPEC_70B = SpeculativeConfig()
@@ -359,10 +360,10 @@ POOL = "fleet.pools.0"
 
 
 def test_a_pool_names_its_optimisations():
-    plain = load_scenario("mixed-slo-v0")
+    plain = load_scenario(SMALL_WORLD)
     assert plain.fleet.pools[0].average_hits is plain.fleet.pools[0].speculative is None
     # a whole object, or one field of an object that was not there
-    whole = load_scenario("mixed-slo-v0", **{f"{POOL}.average_hits": {"hit_share": 0.3}})
+    whole = load_scenario(SMALL_WORLD, **{f"{POOL}.average_hits": {"hit_share": 0.3}})
     field = load_scenario(plain, **{"fleet.pools.interactive.average_hits.hit_share": 0.3})
     assert whole.fleet.pools[0] == field.fleet.pools[0]
     assert field.fleet.pools[0].average_hits == AverageHits(hit_share=0.3)
@@ -389,7 +390,7 @@ def test_a_pool_names_its_optimisations():
 )
 def test_scenario_errors_name_the_field(field, value, message):
     with pytest.raises(ScenarioError, match=message):
-        load_scenario("mixed-slo-v0", **{f"{POOL}.{field}": value})
+        load_scenario(SMALL_WORLD, **{f"{POOL}.{field}": value})
 
 
 def test_a_draft_that_leaves_no_memory_is_refused():
@@ -403,12 +404,12 @@ def test_a_draft_that_leaves_no_memory_is_refused():
     changes = {"fleet.pools.0": pool, f"{POOL}.speculative": {"draft_llm": "llama-3.2-3b"}}
     routes = [{"pools": ["small"], "queue": "batch"}]
     with pytest.raises(ScenarioError, match=r"with draft llama-3.2-3b does not fit on a10-24gb"):
-        load_scenario("mixed-slo-v0", **changes, **{"fleet.routes": routes})
+        load_scenario(SMALL_WORLD, **changes, **{"fleet.routes": routes})
 
 
 def optimised_scenario(**changes: object):
     return load_scenario(
-        "mixed-slo-v0",
+        SMALL_WORLD,
         **{
             "horizon_s": 60,
             "fleet.pools.interactive.average_hits": {},
@@ -422,7 +423,7 @@ def optimised_scenario(**changes: object):
 
 
 def test_profiles_differ_where_optimisations_do():
-    plain = compile_cluster(load_scenario("mixed-slo-v0"))
+    plain = compile_cluster(load_scenario(SMALL_WORLD))
     assert len(plain.profiles) == 1
     spec = compile_cluster(optimised_scenario())
     assert [pool.profile for pool in spec.pools] == [0, 1, 2]
@@ -445,11 +446,11 @@ def test_profiles_differ_where_optimisations_do():
     assert spec.profiles[0].kv_bytes_per_token == kv_bytes
     # a chunk budget makes a profile of its own only where the tables depend on it
     chunked = {"fleet.pools.batch.chunk_tokens": 256, "fleet.pools.mixed.chunk_tokens": 512}
-    assert len(compile_cluster(load_scenario("mixed-slo-v0", **chunked)).profiles) == 1
+    assert len(compile_cluster(load_scenario(SMALL_WORLD, **chunked)).profiles) == 1
 
 
 def test_a_draft_is_loaded_and_its_work_is_charged():
-    plain, scenario = load_scenario("mixed-slo-v0"), optimised_scenario()
+    plain, scenario = load_scenario(SMALL_WORLD), optimised_scenario()
     before, after = (pool_load_times_s(s, s.fleet.pools[0]) for s in (plain, scenario))
     shard = llm_card("llama-3.2-3b").weight_bytes / plain.network.ssd_bytes_per_s
     assert after["ssd"] - before["ssd"] == pytest.approx(shard)

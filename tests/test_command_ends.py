@@ -107,8 +107,8 @@ def test_closed_standard_output_is_no_error(tmp_path: Path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-SHORT = ("env=mixed-slo-v0", "references=none", "validation_episodes=1", "out=out")
-TUNED = ("env=mixed-slo-v0", "trials=1", "steps=64", "out=out")
+SHORT = ("env=burst-multicast", "references=none", "validation_episodes=1", "out=out")
+TUNED = ("env=burst-multicast", "trials=1", "steps=64", "out=out")
 
 
 @pytest.mark.parametrize(

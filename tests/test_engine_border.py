@@ -24,6 +24,7 @@ from tests.engine_cases import make_case
 from tests.env_kinds import DAY, KINDS, MIXED, PLACEMENT, QUEUE, REGION, Kind
 from tests.refusals import refuses
 from tests.region_cases import make_region_case
+from tests.small_world import SMALL_WORLD
 from tests.split_cases import make_split_case
 from tests.weight_cases import make_weight_case
 
@@ -170,8 +171,8 @@ def test_metrics_that_come_late_are_the_same() -> None:
 # ---- policies ----
 
 EPISODES = [
-    ("chiron", "mixed-slo-v0", MIXED.short),
-    ("static", "mixed-slo-v0", {**MIXED.short, "horizon_s": 60, "metric_delay_s": 20.0}),
+    ("chiron", SMALL_WORLD, MIXED.short),
+    ("static", SMALL_WORLD, {**MIXED.short, "horizon_s": 60, "metric_delay_s": 20.0}),
     ("aladdin", "placement", PLACEMENT.short),
     ("aladdin", "placement-per-request", KINDS[4].short),
     ("blitzscale", "burst-multicast", KINDS[5].short),
@@ -180,7 +181,7 @@ EPISODES = [
 ]
 
 
-@pytest.mark.parametrize("policy,name,short", EPISODES, ids=[f"{p}-{s}" for p, s, _ in EPISODES])
+@pytest.mark.parametrize("policy,name,short", EPISODES, ids=[p for p, *_ in EPISODES])
 def test_policies_run_the_same(policy: str, name: str, short: dict[str, Any]) -> None:
     scenario = load_scenario(name, **short)
     one, other = (run_episode(make_policy(policy), scenario, 1, engine=e) for e in ENGINES)
@@ -191,7 +192,7 @@ def test_policies_run_the_same(policy: str, name: str, short: dict[str, Any]) ->
 
 
 def test_streamed_episodes_are_the_same() -> None:
-    scenario = load_scenario("mixed-slo-v0", **MIXED.short)
+    scenario = load_scenario(SMALL_WORLD, **MIXED.short)
     one, other = (
         run_streamed(make_policy("static"), scenario, 1, chunk_s=30.0, engine=e) for e in ENGINES
     )
@@ -265,7 +266,7 @@ def test_another_engine_is_refused() -> None:
     ],
 )
 def test_orders_that_are_none_are_refused(name: str, change: dict[str, Any], said: str) -> None:
-    simulation = ClusterSimulation(load_scenario("mixed-slo-v0", **MIXED.short), engine=name)
+    simulation = ClusterSimulation(load_scenario(SMALL_WORLD, **MIXED.short), engine=name)
     n_pools, n_classes = len(simulation.scenario.fleet.pools), len(simulation.scenario.classes)
     assert n_pools == 3
     pools = PoolOrders.none(1, n_pools, n_classes)

@@ -22,6 +22,7 @@ from tests.env_kinds import (
     each_kind,
     make,
 )
+from tests.small_world import SMALL_ID
 from tests.waiting import printed
 
 
@@ -69,7 +70,6 @@ def test_an_environment_takes_a_forecaster_of_ones_own():
 
 
 @each_kind
-@pytest.mark.filterwarnings("ignore:.*MixedSLO-v0 is out of date:DeprecationWarning")
 @pytest.mark.filterwarnings("error")
 def test_gymnasium_check_env_passes_without_warnings(kind):
     env = gym.make(kind.id, overrides=kind.short, render_mode="rgb_array").unwrapped
@@ -92,9 +92,10 @@ def test_sb3_check_env_passes(kind):
 
 @each_kind
 def test_a_new_process_makes_the_same_episode_by_module_and_id(kind):
+    module = "tests.small_world" if kind.id == SMALL_ID else "llmscale_env"
     code = f"""
 import gymnasium
-env = gymnasium.make("llmscale_env:{kind.id}", overrides={kind.short!r})
+env = gymnasium.make("{module}:{kind.id}", overrides={kind.short!r})
 numbers = [env.reset(seed=0)[0].sum()]
 for _ in range(12):
     observation, reward, *_ = env.step({kind.action!r})

@@ -15,12 +15,12 @@ from llmscale_env.control.run import run_episode
 from llmscale_env.envs.action_heads.pools import FineInstanceCounts, InstanceCounts
 from llmscale_env.envs.action_heads.size_free import times
 from llmscale_env.envs.actions import HEADS
-from llmscale_env.envs.mixed_slo_v0 import MixedSLOV0Env, MixedSLOV0VectorEnv
 from llmscale_env.envs.observation_blocks.size_free import binned_quantile
 from llmscale_env.envs.placement import PlacementEnv
 from llmscale_env.envs.service import Service, positive_share
 from llmscale_env.scenarios import load_scenario
 from tests.env_kinds import SHORT, assert_equal_to_singles, assert_replayed, masks_of, played
+from tests.small_world import SMALL_WORLD, SmallEnv, SmallVectorEnv
 
 BLOCKS = ("class_load", "urgency", "pool_state", "slo_tails", "last_action")
 SIZES = {
@@ -38,7 +38,7 @@ SIZES = {
 
 def make(size=16, **arguments):
     defaults = {"observation": BLOCKS, "action": ("instance_changes_scaled", "routing_share")}
-    return MixedSLOV0Env(overrides=SIZES[size], **(defaults | arguments))
+    return SmallEnv(overrides=SIZES[size], **(defaults | arguments))
 
 
 # ---- blocks ----
@@ -79,7 +79,7 @@ def test_three_times_the_cluster_at_three_times_the_rate_looks_much_the_same():
 
 
 def test_load_is_tokens_asked_for_over_what_instances_serve():
-    scenario = load_scenario("mixed-slo-v0", **SHORT)
+    scenario = load_scenario(SMALL_WORLD, **SHORT)
     service = Service(scenario)
     assert service.serves.tolist() == [[True, True, False], [True, True, True]]
     a, b = service.per_input_s[0, 0], service.per_output_s[0, 0]
@@ -223,7 +223,7 @@ def test_factors_round_away_and_leave_one():
 
 @pytest.mark.parametrize("head", ["instances", "instance_counts", "instance_changes_scaled"])
 def test_masked_choices_of_counts_are_never_clipped_one_pool_at_a_time(head):
-    env = MixedSLOV0Env(overrides={**SHORT, "fleet.max_gpus": 11}, action=(head,))
+    env = SmallEnv(overrides={**SHORT, "fleet.max_gpus": 11}, action=(head,))
     rng = np.random.default_rng(0)
     neutral = {"instances": 3, "instance_changes_scaled": 3}
     tried = 0
@@ -259,8 +259,8 @@ def test_scaled_changes_say_what_they_do():
 
 def test_fine_batch_limits_have_those_of_the_coarse_and_the_middles_between():
     coarse, fine = (
-        MixedSLOV0Env(action=("batch_limits",)),
-        MixedSLOV0Env(action=("batch_limits_fine",)),
+        SmallEnv(action=("batch_limits",)),
+        SmallEnv(action=("batch_limits_fine",)),
     )
     fine.reset(seed=0)
     few, many = coarse.codec.decoder, fine.codec.decoder
@@ -273,8 +273,8 @@ def test_fine_batch_limits_have_those_of_the_coarse_and_the_middles_between():
 
 
 def test_fine_counts_know_every_small_fleet():
-    coarse = MixedSLOV0Env(action=("instance_counts",)).codec.decoder
-    env = MixedSLOV0Env(action=("instance_counts_fine",))
+    coarse = SmallEnv(action=("instance_counts",)).codec.decoder
+    env = SmallEnv(action=("instance_counts_fine",))
     env.reset(seed=0)
     fine = env.codec.decoder
     assert coarse.parts == fine.parts
@@ -288,22 +288,23 @@ def test_fine_counts_know_every_small_fleet():
 
 def test_two_heads_for_the_same_counts_are_refused():
     with pytest.raises(ValueError, match="name one of them"):
-        MixedSLOV0Env(action=("instances", "instance_changes_scaled"))
+        SmallEnv(action=("instances", "instance_changes_scaled"))
     with pytest.raises(ValueError, match="name one of them"):
-        MixedSLOV0Env(action=("instance_counts_fine", "instance_counts"))
+        SmallEnv(action=("instance_counts_fine", "instance_counts"))
     with pytest.raises(ValueError, match="batch limits; name one of them"):
-        MixedSLOV0Env(action=("batch_limits", "batch_limits_fine"))
+        SmallEnv(action=("batch_limits", "batch_limits_fine"))
     assert "residual" in HEADS
 
 
 # ---- residual over a policy ----
 
-REFERENCES = ("llumnix-tuned", "chiron", "static:interactive=3,mixed=5,mixed.batch_limit=96")
+LLUMNIX = "llumnix:high=0.1,low=0.05,batch_limit=64,rebalance=false"
+REFERENCES = (LLUMNIX, "chiron", "static:interactive=3,mixed=5,mixed.batch_limit=96")
 
 
 def residual(policy, **arguments):
     given = {"action": ("residual",), "reference": make_policy(policy)} | arguments
-    return MixedSLOV0Env(overrides={**SHORT, "horizon_s": 300, "workload.rate_scale": 1.0}, **given)
+    return SmallEnv(overrides={**SHORT, "horizon_s": 300, "workload.rate_scale": 1.0}, **given)
 
 
 @pytest.mark.parametrize("policy", REFERENCES)
@@ -354,12 +355,12 @@ def test_each_episode_of_the_vectorised_form_has_its_own_reference():
     arguments = {
         "overrides": SHORT,
         "action": ("residual",),
-        "reference": make_policy("llumnix-tuned"),
+        "reference": make_policy(LLUMNIX),
         "observation": (*BLOCKS, "wishes"),
     }
-    singles = [MixedSLOV0Env(**arguments) for _ in range(3)]
+    singles = [SmallEnv(**arguments) for _ in range(3)]
     assert_equal_to_singles(
-        MixedSLOV0VectorEnv(3, **arguments),
+        SmallVectorEnv(3, **arguments),
         singles,
         7,
         fork=lambda env: pickle.loads(pickle.dumps(env)).fork(),
@@ -367,7 +368,7 @@ def test_each_episode_of_the_vectorised_form_has_its_own_reference():
 
 
 def test_a_codec_with_a_reference_is_the_environment():
-    assert_replayed(residual("llumnix-tuned", observation=(*BLOCKS, "wishes")))
+    assert_replayed(residual(LLUMNIX, observation=(*BLOCKS, "wishes")))
 
 
 class Draws:
@@ -384,7 +385,7 @@ class Draws:
 
 def test_a_reference_draws_from_the_seed_and_leaves_the_requests_alone():
     env = residual("static", reference=Draws())
-    plain = MixedSLOV0Env(env.scenario)
+    plain = SmallEnv(env.scenario)
     counts = []
     for seed in (5, 5, None, None):
         env.reset(seed=seed)
@@ -400,12 +401,12 @@ def test_a_reference_draws_from_the_seed_and_leaves_the_requests_alone():
 
 def test_a_reference_without_a_use_and_a_use_without_a_reference_are_refused():
     with pytest.raises(ValueError, match="'residual' needs a policy"):
-        MixedSLOV0Env(action=("residual",))
+        SmallEnv(action=("residual",))
     with pytest.raises(ValueError, match="'wishes' needs a policy"):
-        MixedSLOV0Env(observation=("wishes",))
+        SmallEnv(observation=("wishes",))
     with pytest.raises(ValueError, match="only the action head 'residual'"):
-        MixedSLOV0Env(reference=make_policy("llumnix"))
+        SmallEnv(reference=make_policy("llumnix"))
     told = Draws()
     told.is_clairvoyant = True
     with pytest.raises(ValueError, match="told the future"):
-        MixedSLOV0Env(action=("residual",), reference=told)
+        SmallEnv(action=("residual",), reference=told)

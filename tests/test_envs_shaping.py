@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from llmscale_env.envs.mixed_slo_v0 import MixedSLOV0Env, MixedSLOV0VectorEnv
 from llmscale_env.envs.shaping import Shaping
 from tests.env_kinds import played
+from tests.small_world import SmallEnv, SmallVectorEnv
 
 BUSY = {"horizon_s": 300, "fleet.pools.mixed.initial_instances": 1}
 FLEETS = ([1, 1, 0], [2, 1, 0], [2, 3, 0], [4, 5, 0], [8, 7, 1])
@@ -16,7 +16,7 @@ FLEETS = ([1, 1, 0], [2, 1, 0], [2, 3, 0], [4, 5, 0], [8, 7, 1])
 def test_the_potential_adds_up_to_nothing_and_ranks_no_policy_differently():
     sums = []
     for shaping in (None, 10.0):
-        env = MixedSLOV0Env(overrides=BUSY, action=("instance_counts",), shaping=shaping)
+        env = SmallEnv(overrides=BUSY, action=("instance_counts",), shaping=shaping)
         sums.append([])
         for action in FLEETS:
             rewards, infos = played(env, action)
@@ -37,7 +37,7 @@ def test_the_potential_adds_up_to_nothing_and_ranks_no_policy_differently():
 
 def test_the_potential_discounted_adds_up_to_nothing_too():
     settings = {"weight": 5.0, "gamma": 0.9}
-    env = MixedSLOV0Env(overrides=BUSY, action=("instance_counts",), shaping=settings)
+    env = SmallEnv(overrides=BUSY, action=("instance_counts",), shaping=settings)
     _, infos = played(env, FLEETS[0])
     terms = np.array([info["reward_parts"]["late_backlog"] for info in infos])
     assert abs((terms * 0.9 ** np.arange(len(terms))).sum()) < 1e-9
@@ -46,7 +46,7 @@ def test_the_potential_discounted_adds_up_to_nothing_too():
 
 def test_the_potential_foresees_what_becomes_late():
     """Much waits for too few instances: the term comes before the violations, and is given back with them."""
-    env = MixedSLOV0Env(overrides=BUSY, action=("instance_counts",), shaping=10.0)
+    env = SmallEnv(overrides=BUSY, action=("instance_counts",), shaping=10.0)
     _, infos = played(env, FLEETS[0])
     parts = {
         name: np.array([info["reward_parts"][name] for info in infos])
@@ -58,7 +58,7 @@ def test_the_potential_foresees_what_becomes_late():
 
 
 def test_the_potential_is_saved_and_forked():
-    env = MixedSLOV0Env(overrides=BUSY, action=("instance_counts",), shaping=10.0)
+    env = SmallEnv(overrides=BUSY, action=("instance_counts",), shaping=10.0)
     env.reset(seed=0)
     for _ in range(6):
         env.step(np.array([1, 1, 0]))
@@ -77,7 +77,7 @@ def test_shaping_is_checked():
 
 def test_weights_move_and_the_metrics_stay():
     plain, moved = (
-        MixedSLOV0VectorEnv(2, overrides=BUSY, action=("instance_counts",)) for _ in range(2)
+        SmallVectorEnv(2, overrides=BUSY, action=("instance_counts",)) for _ in range(2)
     )
     assert moved.weights == {
         "gpu": 1.0,
@@ -111,7 +111,7 @@ def test_weights_move_and_the_metrics_stay():
 
 
 def test_a_fork_has_the_weights_of_the_moment():
-    env = MixedSLOV0Env(overrides=BUSY, action=("instance_counts",))
+    env = SmallEnv(overrides=BUSY, action=("instance_counts",))
     env.reset(seed=0)
     env.set_weights(violations=99.0)
     fork = env.fork()

@@ -491,8 +491,9 @@ def test_report_refuses_results_of_other_parameters(tmp_path, capsys):
     assert report.main(words) == 0
 
 
-def test_report_leaves_out_series_over_time(tmp_path):
-    entry = next(e for e in entries() if e.name == "learned-window")
+def test_report_leaves_out_series_over_time(tmp_path, monkeypatch):
+    entry = next(e for e in entries() if e.name == "blitzscale-fig01")
+    monkeypatch.setattr(report, "load", lambda entry: replace(load(entry), excerpt=None))
     values = load(entry).parameters["paper"].model_dump(mode="json")
     made = replace(
         result(tmp_path / "results" / entry.name / "paper", prints.fingerprint(entry.module)),
@@ -503,17 +504,19 @@ def test_report_leaves_out_series_over_time(tmp_path):
     rows = [{"seed": 1, "kind": "second", "second": t, "rise": 0.1} for t in range(3)]
     rows += [{"seed": 1, "kind": "poisson", "rise": 0.30000000000000004}]
     write_result(made, pandas.DataFrame(rows), {made.pictures[0]: new_figure(1, 1)})
-    words = [f"results={tmp_path / 'results'}", f"out={tmp_path / 'out'}", "paper=learned"]
+    words = [f"results={tmp_path / 'results'}", f"out={tmp_path / 'out'}", "paper=blitzscale"]
     assert report.main(words) == 0
-    kept = (tmp_path / "out/learned/learned-window.csv").read_text()
+    kept = (tmp_path / "out/blitzscale/blitzscale-fig01.csv").read_text()
     assert kept == "seed,kind,rise\n1,poisson,0.3\n"
-    page = (tmp_path / "out/learned.md").read_text()
-    assert "rows, but for the many of series and episodes, in [learned-window.csv]" in page
+    page = (tmp_path / "out/blitzscale.md").read_text()
+    assert "rows, but for the many of series and episodes, in [blitzscale-fig01.csv]" in page
     assert (made.folder / "rows.csv").read_text().count("second") == 1 + 3
     write_result(made, pandas.DataFrame(rows[:3]), {made.pictures[0]: new_figure(1, 1)})
     assert report.main(words) == 0
-    assert not (tmp_path / "out/learned/learned-window.csv").exists()
-    assert "rows, an episode each, stay in `results/`." in (tmp_path / "out/learned.md").read_text()
+    assert not (tmp_path / "out/blitzscale/blitzscale-fig01.csv").exists()
+    assert (
+        "rows, an episode each, stay in `results/`." in (tmp_path / "out/blitzscale.md").read_text()
+    )
 
 
 def test_rows_without_series_lie_beside_the_page(tmp_path):

@@ -21,6 +21,7 @@ from llmscale_env._cli import Slip
 from llmscale_env._spread import Launcher, OtherCode, WorkerLost, crew, spread
 from llmscale_env._spread.on_ray import import_ray
 from tests import ray_calls
+from tests.small_world import SMALL_WORLD
 from tests.test_agents_seeds import TINY as TRAIN
 from tests.test_agents_seeds import same_network, same_numbers
 from tests.test_harness_run import ENTRY
@@ -29,7 +30,7 @@ from tests.waiting import PATIENCE_S
 ray = pytest.importorskip("ray", reason="Ray is not installed (extra `ray`)")
 
 
-SMALL = [word for word in TRAIN if word.startswith("scenario.")]
+SMALL = [word for word in TRAIN if word.startswith("scenario")]
 
 
 def names_below(folder: Path) -> set[str]:
@@ -106,7 +107,9 @@ def test_a_cluster_of_two_machines(cluster: Any, on_ray: Launcher, subtests: Any
         assert train.main([*train_words, f"out={tmp_path / 'away'}", *words]) == 0
         assert train.main([*train_words, f"out={tmp_path / 'home'}", "workers=1"]) == 0
         for seed in (0, 1):
-            away, home = (tmp_path / w / f"mixed-slo-v0-ppo-seed{seed}" for w in ("away", "home"))
+            away, home = (
+                tmp_path / w / f"burst-multicast-ppo-seed{seed}" for w in ("away", "home")
+            )
             assert same_numbers(away, home)
             assert same_network(away, home)
             assert names_below(away) == names_below(home)
@@ -120,14 +123,15 @@ def test_a_cluster_of_two_machines(cluster: Any, on_ray: Launcher, subtests: Any
         assert steps_of(away / LAST) == 96
 
     with subtests.test("evaluation, of a model that lies here alone"):
-        made_by = ["env=mixed-slo-v0", *SMALL, f"policies={home},llumnix", "episodes=3"]
+        made_by = ["env=burst-multicast", *SMALL, f"policies={home},llumnix", "episodes=3"]
         for out, where in (("on-ray", words), ("in-one", ["workers=1"])):
             assert evaluate.main([*made_by, f"out={tmp_path / out}", *where]) == 0
         one, two = (tmp_path / out / "evaluation.csv" for out in ("on-ray", "in-one"))
         assert one.read_bytes() == two.read_bytes()
 
     with subtests.test("search for a heuristic's settings"):
-        asked = ["policy=keda", "seeds=2", "first_seeds=1", "budget_steps=60", "cache=none", *SMALL]
+        asked = ["policy=keda", f"env={SMALL_WORLD}", "seeds=2", "first_seeds=1", "budget_steps=60"]
+        asked += ["cache=none", *(word for word in SMALL if word.startswith("scenario."))]
         for out, where in (("keda-ray", words), ("keda", ["workers=1"])):
             assert baselines.tune.main([*asked, f"out={tmp_path / out}", *where]) == 0
         found = [yaml.safe_load((tmp_path / out).read_text()) for out in ("keda-ray", "keda")]

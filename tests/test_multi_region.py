@@ -20,6 +20,7 @@ from llmscale_env.sim.metrics import latencies
 from llmscale_env.workload.hourly import expected_rates
 from tests.env_kinds import entries_of, masks_of, played
 from tests.small_fleets import FEW_VMS, TUESDAY
+from tests.small_world import SMALL_WORLD
 
 QUIET = {"horizon_s": 7200, "workload.rate_scale": 0.0025, **FEW_VMS, **TUESDAY}
 """Hardly any requests: some 14 in 15 minutes, and a fleet that is counted easily."""
@@ -142,7 +143,7 @@ def test_masks_go_by_spot_vms_and_by_the_rules_bounds() -> None:
 
 def test_pools_without_spot_vms_are_refused() -> None:
     with pytest.raises(ValueError, match="action = 'endpoints': pool 'interactive' has no spot"):
-        Codec(load_scenario("mixed-slo-v0"), ["clock"], ["endpoints"])
+        Codec(load_scenario(SMALL_WORLD), ["clock"], ["endpoints"])
 
 
 def test_a_history_that_is_no_whole_number_of_intervals_is_refused() -> None:

@@ -39,6 +39,7 @@ from tests.border_cases import differences, no_orders, shown
 from tests.env_kinds import REGION
 from tests.refusals import refuses
 from tests.small_clusters import profile, table
+from tests.small_world import SMALL_WORLD
 from tests.test_reference_engine import cluster
 from tests.weight_cases import make_weight_case
 
@@ -286,7 +287,7 @@ def test_a_lowest_batch_limit_above_the_tables_is_refused() -> None:
     refuses(
         "controller_min_batch = 8: must be at most max_batch = 4",
         load_scenario,
-        "mixed-slo-v0",
+        SMALL_WORLD,
         **{
             "fleet.pools.0.max_batch": 4,
             "fleet.pools.0.batch_limit": 4,

@@ -13,8 +13,9 @@ from baselines import PolicyError, make_policy, policies_for
 from baselines.paced import PacedPolicy
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios.load import load_scenario
+from tests.small_world import SMALL_WORLD
 
-SCENARIO = load_scenario("mixed-slo-v0")
+SCENARIO = load_scenario(SMALL_WORLD)
 
 
 def ready(**values: Any) -> PacedPolicy:
@@ -120,7 +121,7 @@ def test_limits_fall_where_tokens_come_late_and_recover():
 def test_an_episode_is_served_with_fewer_instances_where_less_comes():
     hours = []
     for scale in (0.5, 1.0):
-        scenario = load_scenario("mixed-slo-v0", horizon_s=600, **{"workload.rate_scale": scale})
+        scenario = load_scenario(SMALL_WORLD, horizon_s=600, **{"workload.rate_scale": scale})
         policy = make_policy("paced:margin=1.5,peak_margin=1.5,itl_share=0.12,mixed_itl_share=0.12")
         results = [run_episode(policy, scenario, 3).summary for _ in range(2)]
         assert results[0]["gpu_hours"] == results[1]["gpu_hours"]

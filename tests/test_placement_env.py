@@ -15,13 +15,13 @@ from llmscale_env.control.command import Command
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.envs.actions import ActionDecoder
 from llmscale_env.envs.codec import Codec
-from llmscale_env.envs.mixed_slo_v0 import MixedSLOV0Env
 from llmscale_env.envs.placement import PlacementEnv
 from llmscale_env.scenarios import load_scenario
 from llmscale_env.sim.linear import linear_times
 from llmscale_env.sim.spec import RouterKind
 from tests.env_kinds import entries_of, masks_of, played
 from tests.small_tables import requests_of
+from tests.small_world import SmallEnv
 
 SHORT = {"horizon_s": 60, "workload.rate_scale": 0.5}
 ALL_TP1 = {"fleet.pools.tp1.initial_instances": 0}
@@ -232,5 +232,5 @@ def test_work_left_in_the_gateway_is_charged():
 
 
 def test_other_environments_do_not_report_a_gateway():
-    env = MixedSLOV0Env(overrides={"horizon_s": 20})
+    env = SmallEnv(overrides={"horizon_s": 20})
     assert "queue/gateway" not in env.reset(seed=0)[1]["metrics"]

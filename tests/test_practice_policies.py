@@ -10,6 +10,7 @@ from llmscale_env.control.forecast import Clairvoyant, LastValue
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios.load import load_scenario
 from tests.small_tables import requests_of
+from tests.small_world import SMALL_WORLD
 
 ALL = (
     "kpa",
@@ -24,11 +25,11 @@ ALL = (
 
 
 def slow_loads(load_s, **changes):
-    """mixed-slo-v0 where an instance takes `load_s` to load."""
+    """The small world where an instance takes `load_s` to load."""
     pools = {
         f"fleet.pools.{name}.load_s": {"ssd": load_s} for name in ("interactive", "mixed", "batch")
     }
-    return load_scenario("mixed-slo-v0", **{"impossible_commands": "error", **pools, **changes})
+    return load_scenario(SMALL_WORLD, **{"impossible_commands": "error", **pools, **changes})
 
 
 def counts(result):
@@ -38,7 +39,7 @@ def counts(result):
 
 
 def test_they_are_compared_where_classes_share_a_pool():
-    assert set(ALL) <= set(policies_for(load_scenario("mixed-slo-v0")))
+    assert set(ALL) <= set(policies_for(load_scenario(SMALL_WORLD)))
     assert not set(ALL) & set(policies_for(load_scenario("qlm-multi")))
 
 
@@ -249,6 +250,6 @@ def test_dynamo_load_without_a_profile_waits_for_samples_of_both_kinds():
 
 
 def test_dynamo_load_needs_iterations_of_one_kind():
-    chunked = load_scenario("mixed-slo-v0", **{"fleet.pools.interactive.chunk_tokens": 512})
+    chunked = load_scenario(SMALL_WORLD, **{"fleet.pools.interactive.chunk_tokens": 512})
     with pytest.raises(PolicyError, match="chunk_tokens = 512"):
         make_policy("dynamo-load").reset(chunked, 0)

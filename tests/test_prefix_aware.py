@@ -19,6 +19,7 @@ from llmscale_env import load_scenario, run_episode
 from llmscale_env.sim.custom_router import FEATURES, router
 from llmscale_env.sim.spec import ClassSpec, ClusterSpec, RouterKind, RouteSpec
 from tests.small_clusters import Engine, column, run, table
+from tests.small_world import SMALL_WORLD
 from tests.test_vllm_v1 import WHENEVER, as_v1, cluster, sharing
 
 HITS = FEATURES.index("prefix_hit_tokens")
@@ -193,7 +194,7 @@ def test_hit_rates_of_an_episode() -> None:
 
 def test_without_a_cache_there_is_no_hit_rate() -> None:
     for changes, there in (({}, False), (as_v1(), True)):
-        scenario = load_scenario("mixed-slo-v0", horizon_s=60, **changes)
+        scenario = load_scenario(SMALL_WORLD, horizon_s=60, **changes)
         rows = run_policy(make_policy("static"), scenario, [1, 2])
         assert ("prefix_hit_rate" in rows[0]) is there
         assert ("joint/cached_tokens_mean" in rows[0]) is there

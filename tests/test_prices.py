@@ -19,6 +19,7 @@ from llmscale_env.scenarios import Scenario, ScenarioError
 from llmscale_env.sim.compile import ps
 from llmscale_env.sim.observed import RESULT_DTYPE
 from llmscale_env.sim.spec import RequestState
+from tests.small_world import SMALL_WORLD
 
 HORIZON_S = 600.0
 
@@ -128,7 +129,7 @@ def test_weights_are_multiples_of_prices():
 
 
 def test_without_prices_a_violation_costs_what_it_did():
-    scenario = load_scenario("mixed-slo-v0")
+    scenario = load_scenario(SMALL_WORLD)
     model = RewardModel(scenario)
     one = model.parts(np.zeros(1), np.array([[1, 0]]), np.zeros(1)).violations[0]
     assert one == pytest.approx(violation_prices(scenario)[0], rel=1e-12)
@@ -209,7 +210,7 @@ def test_whose_deadline_has_passed_is_charged_once_and_takes_its_time():
 
 
 def test_without_prices_nothing_changes_at_the_horizon():
-    scenario = load_scenario("mixed-slo-v0")
+    scenario = load_scenario(SMALL_WORLD)
     requests = table(scenario, [(1795, "interactive", 10, 5)])
     results = unfinished(requests, [0], [False])
     assert not lost_at_horizon(scenario, requests, results, ps(1800)).any()

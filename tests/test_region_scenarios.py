@@ -15,6 +15,7 @@ from llmscale_env.sim.compile import compile_cluster
 from llmscale_env.sim.compile_regions import managed
 from llmscale_env.sim.spec import RouterKind, ScalingKind
 from llmscale_env.workload.config import WorkloadConfig
+from tests.small_world import SMALL_WORLD
 
 SMALL = yaml.safe_load("""
 name: small
@@ -243,6 +244,6 @@ def test_a_utilisation_by_which_nothing_goes_is_refused():
     with pytest.raises(
         ScenarioError, match=r"utilisation = 'demanded'.*needs routes of kind region"
     ):
-        load_scenario("mixed-slo-v0", **{"fleet.utilisation": "demanded"})
+        load_scenario(SMALL_WORLD, **{"fleet.utilisation": "demanded"})
     assert not compile_cluster(load_scenario("sageserve-day")).waiting_counts
     assert compile_cluster(load_scenario("multi-region")).waiting_counts

@@ -22,7 +22,7 @@ def example(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env", ["mixed-slo-v0", "multi-region-parallel"])
+@pytest.mark.parametrize("env", ["mixed-slo-hours", "multi-region-parallel"])
 def test_it_learns_and_leaves_a_checkpoint(env: str, tmp_path: Path):
     pytest.importorskip("ray.rllib", reason="RLlib is not installed (extra `rllib`)")
     done = example(f"env={env}", "quick=true", "seed=1", f"out={tmp_path / 'out'}")
@@ -53,5 +53,5 @@ def test_without_rllib_one_line_says_what_to_install(
 ):
     pytest.importorskip("ray", reason="Ray is not installed (extra `ray`)")
     monkeypatch.setitem(sys.modules, "ray.rllib", None)
-    assert rllib_example.main(["env=mixed-slo-v0"]) == 2
+    assert rllib_example.main(["env=mixed-slo-hours"]) == 2
     assert "pip install 'llmscale[rllib]'" in capsys.readouterr().err

@@ -13,18 +13,18 @@ from llmscale_env.control.metric_delay import DelayedCluster
 from llmscale_env.control.reward import draw_requests
 from llmscale_env.control.run import run_episode, run_streamed
 from llmscale_env.control.simulation import ClusterSimulation
-from llmscale_env.envs.mixed_slo_v0 import MixedSLOV0Env, MixedSLOV0VectorEnv
 from llmscale_env.scenarios import ScenarioError, load_scenario
 from llmscale_env.sim.compile import compile_cluster, pool_load_times_s, pool_times, ps
 from llmscale_env.sim.fast import FastEngine
 from llmscale_env.sim.reference import ReferenceEngine
 from tests.env_kinds import SHORT, assert_equal_to_singles, assert_replayed
+from tests.small_world import SMALL_WORLD, SmallEnv, SmallVectorEnv
 
 WRONG = {"fleet.pools.*.time_factor": 1.2, "fleet.pools.*.load_time_factor": 0.8}
 
 
 def short(**changes):
-    return load_scenario("mixed-slo-v0", **SHORT, **changes)
+    return load_scenario(SMALL_WORLD, **SHORT, **changes)
 
 
 # ---- calibration errors ----
@@ -75,7 +75,7 @@ def test_a_pool_by_itself_can_be_slow():
 
 
 def test_both_engines_agree_on_a_cluster_that_is_not_as_calibrated():
-    scenario = load_scenario("mixed-slo-v0", horizon_s=40, **{"workload.rate_scale": 0.2}, **WRONG)
+    scenario = load_scenario(SMALL_WORLD, horizon_s=40, **{"workload.rate_scale": 0.2}, **WRONG)
     requests = draw_requests(scenario, np.random.default_rng(0))
     spec = compile_cluster(scenario)
     results = []
@@ -160,9 +160,7 @@ def test_forecasts_are_as_late_and_look_as_much_further_ahead():
 
 
 def test_the_environment_with_late_metrics_is_the_codec_with_run_episode():
-    env = MixedSLOV0Env(
-        overrides={**SHORT, "metric_delay_s": 30}, action=("instances", "routing_share")
-    )
+    env = SmallEnv(overrides={**SHORT, "metric_delay_s": 30}, action=("instances", "routing_share"))
     observations = assert_replayed(env)
     metrics = [entry.name.startswith("last/") for entry in env.codec.encoder.entries]
     assert (observations[1][~np.array(metrics)] == observations[0][~np.array(metrics)]).all()
@@ -171,8 +169,8 @@ def test_the_environment_with_late_metrics_is_the_codec_with_run_episode():
 
 def test_late_metrics_in_the_vectorised_form_and_after_a_restore():
     late = {**SHORT, "metric_delay_s": 20}
-    singles = [MixedSLOV0Env(overrides=late) for _ in range(2)]
-    vector = MixedSLOV0VectorEnv(2, overrides=late)
+    singles = [SmallEnv(overrides=late) for _ in range(2)]
+    vector = SmallVectorEnv(2, overrides=late)
     assert_equal_to_singles(vector, singles, 5, fork=lambda env: env.fork())
 
 

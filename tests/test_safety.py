@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from llmscale_env.envs.base import ServingEnv
-from llmscale_env.envs.mixed_slo_v0 import MixedSLOV0Env, MixedSLOV0VectorEnv
 from llmscale_env.envs.vector import ServingVectorEnv
 from llmscale_env.scenarios import Scenario, load_scenario
 from llmscale_env.sim.compile import compile_cluster
@@ -24,19 +23,20 @@ from llmscale_env.sim.lock import Lock
 from llmscale_env.sim.reference.engine import ReferenceEngine
 from llmscale_env.sim.spec import ClassSpec, PoolSpec, RequestState, RouterKind, RouteSpec
 from llmscale_env.workload.requests import RequestTable
+from tests.small_world import SMALL_WORLD, SmallEnv, SmallVectorEnv
 from tests.test_reference_engine import cluster, profile, table
 
-MINUTE = load_scenario("mixed-slo-v0", horizon_s=60.0)
+MINUTE = load_scenario(SMALL_WORLD, horizon_s=60.0)
 ZERO = np.zeros(1, np.int64)
 ONE = np.ones(1, np.int64)
 
 
 def many(n: int = 2, **arguments: Any) -> ServingVectorEnv:
-    return MixedSLOV0VectorEnv(n, MINUTE, **arguments)
+    return SmallVectorEnv(n, MINUTE, **arguments)
 
 
 def single(scenario: Scenario = MINUTE, **arguments: Any) -> ServingEnv:
-    return MixedSLOV0Env(scenario, **arguments)
+    return SmallEnv(scenario, **arguments)
 
 
 def batch(n: int = 1) -> EngineBatch:
@@ -151,10 +151,8 @@ def test_a_lock_is_free_in_a_copy_and_in_a_child():
 @pytest.mark.parametrize(
     "other",
     [
-        lambda: single(load_scenario("mixed-slo-v0", horizon_s=120.0)),
-        lambda: single(
-            load_scenario("mixed-slo-v0", horizon_s=60.0, **{"reward.load_weight": 5.0})
-        ),
+        lambda: single(load_scenario(SMALL_WORLD, horizon_s=120.0)),
+        lambda: single(load_scenario(SMALL_WORLD, horizon_s=60.0, **{"reward.load_weight": 5.0})),
         lambda: single(forecaster=None),
     ],
     ids=["horizon", "reward", "forecaster"],

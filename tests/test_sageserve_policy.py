@@ -21,6 +21,7 @@ from llmscale_env.scenarios.regions import ScalingConfig
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
 from tests.sageserve_rules import Thresholds, UtilisedAhead
 from tests.small_fleets import A_QUARTER
+from tests.small_world import SMALL_WORLD
 
 LONG_TERM = ("lt-i", "lt-u", "lt-ua")
 
@@ -50,7 +51,7 @@ def asked(policy, scenario, requests, **parameters):
 def test_who_is_for_which_scenario():
     assert policies_for(load_scenario("sageserve-day")) == ("static", "reactive", *LONG_TERM)
     assert policies_for(load_scenario("sageserve-siloed-day")) == ("static", "siloed")
-    assert "lt-u" not in policies_for(load_scenario("mixed-slo-v0"))
+    assert "lt-u" not in policies_for(load_scenario(SMALL_WORLD))
 
 
 @pytest.mark.parametrize(
@@ -59,8 +60,8 @@ def test_who_is_for_which_scenario():
         ("reactive", "sageserve-siloed-day", "needs no pools of role batch"),
         ("siloed", "sageserve-day", "needs pools of role batch, as sageserve-siloed-day has"),
         ("lt-u", "sageserve-siloed-day", "is siloed"),
-        ("reactive", "mixed-slo-v0", "has no scaling"),
-        ("lt-i", "mixed-slo-v0", "has no scaling"),
+        ("reactive", SMALL_WORLD, "has no scaling"),
+        ("lt-i", SMALL_WORLD, "has no scaling"),
     ],
 )
 def test_a_scenario_that_does_not_fit_is_refused(policy, scenario_name, message):

@@ -7,6 +7,7 @@ import pytest
 from llmscale_env.cluster.machines import BYTES_PER_GBIT, MACHINES, machine
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios import ScenarioError, load_scenario
+from tests.small_world import SMALL_WORLD
 
 # ---- like another: its fields but for those that the file names ----
 
@@ -50,7 +51,7 @@ def parts(scenario) -> list[str]:
     return [part.name for part in scenario.workload.parts]
 
 
-@pytest.mark.parametrize("name", ["mixed-slo-v0", "mixed-slo"])
+@pytest.mark.parametrize("name", [SMALL_WORLD, "mixed-slo"], ids=["small", "mixed-slo"])
 def test_other_streams_replace_queues_and_jobs(name):
     assert parts(load_scenario(name, **{"workload.streams": [MINE]})) == ["mine"]
     assert parts(load_scenario(load_scenario(name), **{"workload.streams": [MINE]})) == ["mine"]
@@ -59,22 +60,22 @@ def test_other_streams_replace_queues_and_jobs(name):
 @pytest.mark.parametrize("turn", [1, -1])
 def test_queues_that_are_named_too_are_there(turn):
     changes = {"workload.streams": [MINE], "workload.batch_queues": [QUEUE]}
-    scenario = load_scenario("mixed-slo-v0", **dict([*changes.items()][::turn]))
+    scenario = load_scenario(SMALL_WORLD, **dict([*changes.items()][::turn]))
     assert parts(scenario) == ["mine", "late"]
 
 
 def test_a_mix_with_other_streams():
-    work = {"mix": "mixed-slo-v0", "streams": [MINE]}
-    assert parts(load_scenario("mixed-slo-v0", workload=work)) == ["mine"]
+    work = {"mix": "mixed-slo-hours", "streams": [MINE]}
+    assert parts(load_scenario(SMALL_WORLD, workload=work)) == ["mine"]
     work["batch_queues"] = [QUEUE]
-    assert parts(load_scenario("mixed-slo-v0", workload=work)) == ["mine", "late"]
+    assert parts(load_scenario(SMALL_WORLD, workload=work)) == ["mine", "late"]
 
 
 def test_a_changed_stream_and_no_streams_leave_queues_as_they_are():
-    plain = load_scenario("mixed-slo-v0")
-    changed = load_scenario("mixed-slo-v0", **{"workload.streams.chat.rate_per_s": 3.0})
+    plain = load_scenario(SMALL_WORLD)
+    changed = load_scenario(SMALL_WORLD, **{"workload.streams.chat.rate_per_s": 3.0})
     assert changed.workload.batch_queues == plain.workload.batch_queues
-    alone = load_scenario("mixed-slo-v0", **{"workload.streams": []})
+    alone = load_scenario(SMALL_WORLD, **{"workload.streams": []})
     assert alone.workload.parts == plain.workload.batch_queues
 
 

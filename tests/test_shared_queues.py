@@ -15,6 +15,7 @@ from llmscale_env.scenarios import load_scenario
 from llmscale_env.sim.fast import EngineBatch, FastEngine
 from llmscale_env.sim.observed import N_SLACK_BINS, SLACK_BOUNDS
 from tests.engine_cases import Case, arguments, make_case
+from tests.small_world import SMALL_WORLD
 
 
 def expected(case: Case, batch: EngineBatch, q: int, now_ps: int) -> dict[str, Any]:
@@ -116,7 +117,7 @@ def test_queue_number_out_of_range() -> None:
 
 
 def test_a_view_gives_requests_and_runs_of_a_queue() -> None:
-    scenario = load_scenario("mixed-slo-v0", horizon_s=600)
+    scenario = load_scenario(SMALL_WORLD, horizon_s=600)
     sim = ClusterSimulation(scenario)
     sim.start(0, draw_requests(scenario, np.random.default_rng(1)))
     for _ in range(33):  # the batch queue has appeared, and nobody pulls but the mixed instances

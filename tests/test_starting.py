@@ -36,6 +36,7 @@ from llmscale_env.sim.compile import (
 )
 from llmscale_env.sim.spec import InstanceState, LoadSource
 from tests.small_clusters import Engine, pool, queued, seen, table
+from tests.small_world import SMALL_WORLD
 
 FAST = StartConfig(
     process_s=10, load_s=1, compile_s=20, cached_compile_s=4, capture_s=3, warm_up_s=5,
@@ -254,13 +255,13 @@ ALL = "fleet.pools.*."
 ])  # fmt: skip
 def test_a_pool_that_cannot_start(changes: dict[str, Any], said: str):
     with pytest.raises(ScenarioError, match=said):
-        load_scenario("mixed-slo-v0", **{ALL + key: value for key, value in changes.items()})
+        load_scenario(SMALL_WORLD, **{ALL + key: value for key, value in changes.items()})
 
 
 def test_no_process_sleeps_for_no_time():
     changes = {ALL + "load_source": "sleep", ALL + "start": "today"}
     with pytest.raises(ScenarioError, match=r"host_keep_alive_s = 0: must be positive"):
-        load_scenario("mixed-slo-v0", **changes, **{"fleet.host_keep_alive_s": 0})
+        load_scenario(SMALL_WORLD, **changes, **{"fleet.host_keep_alive_s": 0})
 
 
 # ---- in scenarios ----
@@ -268,11 +269,11 @@ def test_no_process_sleeps_for_no_time():
 
 def of(**changes: Any) -> Any:
     given = {ALL + key: value for key, value in changes.items()}
-    return load_scenario("mixed-slo-v0", horizon_s=900.0, workload="chat", **given)
+    return load_scenario(SMALL_WORLD, horizon_s=900.0, workload="chat", **given)
 
 
 def test_a_scenario_without_it_is_what_it_was():
-    spec = compile_cluster(load_scenario("mixed-slo-v0")).pools[0]
+    spec = compile_cluster(load_scenario(SMALL_WORLD)).pools[0]
     weights = llm_card("llama-3.1-8b").weight_bytes
     assert spec.load_ps[:2] == (ps(3 + weights / 1.25e9), ps(3 + weights / 16e9))
     assert (spec.wake_ps, spec.load_source) == (-1, LoadSource.SSD)

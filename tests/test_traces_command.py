@@ -92,7 +92,7 @@ def test_stats_of_a_file_with_a_picture(tmp_path, capsys):
     assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
-@pytest.mark.parametrize("name", ["azure-conv-2023", "reasoning", "mix:reasoning", "mixed-slo-v0"])
+@pytest.mark.parametrize("name", ["azure-conv-2023", "reasoning", "mix:reasoning", "code-burst"])
 def test_stats_of_what_ships(name, capsys, tmp_path):
     assert traces.main(["stats", name, f"plot={tmp_path / 'p.png'}"]) == 0
     assert "requests  " in capsys.readouterr().out
@@ -102,7 +102,13 @@ def test_stats_of_what_ships(name, capsys, tmp_path):
 def test_list_names_everything(capsys):
     assert traces.main(["list"]) == 0
     out = capsys.readouterr().out
-    for name in ("azure-conv-2023", "sharegpt-single-turn", "mixed-slo-v0", "burstgpt-1", "CC-BY"):
+    for name in (
+        "azure-conv-2023",
+        "sharegpt-single-turn",
+        "mixed-slo-hours",
+        "burstgpt-1",
+        "CC-BY",
+    ):
         assert name in out
 
 

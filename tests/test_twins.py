@@ -22,6 +22,7 @@ from llmscale_env.sim.picoseconds import seconds
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
 from tests.refusals import refuses
 from tests.small_tables import COLUMNS
+from tests.small_world import SMALL_WORLD
 
 HORIZON_S = 600
 
@@ -107,7 +108,7 @@ def test_trials_do_not_touch_the_cluster_or_each_other() -> None:
 
 def test_arrivals_late_in_a_long_episode_are_seen_once() -> None:
     """Floats of seconds are not exact to the picosecond any more."""
-    scenario = load_scenario("mixed-slo-v0", horizon_s=20_000, control_interval_s=33.3)
+    scenario = load_scenario(SMALL_WORLD, horizon_s=20_000, control_interval_s=33.3)
     step_ps = round(33.3 * PS_PER_S)
     one = draw_requests(small(0.01), np.random.default_rng(0))
     n = scenario.n_steps
@@ -198,7 +199,7 @@ def test_a_length_is_one_that_is_left_to_a_request() -> None:
 
 @pytest.mark.parametrize("interval_s", [5, 10, 15, 30])
 def test_arrivals_are_counted_when_they_came(interval_s: int) -> None:
-    scenario = load_scenario("mixed-slo-v0", horizon_s=120, control_interval_s=interval_s)
+    scenario = load_scenario(SMALL_WORLD, horizon_s=120, control_interval_s=interval_s)
     sim, requests = begun(scenario)
     drawer: Any = FutureDrawer(scenario, 0, STRATA)
     drawer.see(sim.view(0))

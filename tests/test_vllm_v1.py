@@ -31,6 +31,7 @@ from llmscale_env.workload.prefixes import Prefixes, spans_of
 from llmscale_env.workload.requests import RequestTable
 from tests.refusals import refuses
 from tests.small_clusters import Engine, column, pool, run, seen, table
+from tests.small_world import SMALL_WORLD
 from tests.test_engines_agree import compared, never_reached
 from tests.v1_cases import V1_MECHANISMS, make_v1_case
 
@@ -372,14 +373,14 @@ def test_cases_reach_every_mechanism() -> None:
 
 
 def as_v1(**of_pool: Any) -> dict[str, Any]:
-    """Overrides by which the three pools of `mixed-slo-v0` schedule as vLLM V1 does."""
+    """Overrides by which the three pools of the small world schedule as vLLM V1 does."""
     names = ("interactive", "mixed", "batch")
     changes = {"v1": {}, "evicts": False, "controller": "fixed", "chunk_tokens": 4096, **of_pool}
     return {f"fleet.pools.{name}.{field}": v for name in names for field, v in changes.items()}
 
 
 def test_a_scenario_runs_on_both_engines() -> None:
-    scenario = load_scenario("mixed-slo-v0", horizon_s=120, **as_v1())
+    scenario = load_scenario(SMALL_WORLD, horizon_s=120, **as_v1())
     one, other = (
         run_episode(make_policy("static"), scenario, 1, engine=name)
         for name in ("fast", "reference")
@@ -401,7 +402,7 @@ def test_a_scenario_runs_on_both_engines() -> None:
 )
 def test_what_a_scenario_cannot_say(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        load_scenario("mixed-slo-v0", **as_v1(**changes))
+        load_scenario(SMALL_WORLD, **as_v1(**changes))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from llmscale_env.sim.compile import cluster_topology, compile_cluster, pool_loa
 from llmscale_env.sim.spec import FROM_SSD, NEVER, LiveMode
 from llmscale_env.sim.spec.links import Paths
 from llmscale_env.workload.requests import PS_PER_S
+from tests.small_world import SMALL_WORLD
 
 LLM = "llama-2-7b"
 PREFILL = {
@@ -130,7 +131,7 @@ def test_multicast_times_are_the_planners_and_those_of_the_formula() -> None:
                 assert pool_load_times_s(of, pool) == pytest.approx(formula), name
     # The planner knows what the GPUs of a machine share; the formula has links only.
     shared = {"network.host_network_bytes_per_s": 1e9, "network.startup_s": 0}
-    of = load_scenario("mixed-slo-v0", **shared)
+    of = load_scenario(SMALL_WORLD, **shared)
     pool = of.fleet.pools[0]
     weights = llm_card(pool.llm).weight_bytes
     assert pool_load_times_s(of, pool)["multicast"] == pytest.approx(weights / 1e9, rel=1e-6)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from llmscale_env.scenarios import load_scenario
 from llmscale_env.workload import (
     DEFAULT_CLASSES,
     BatchQueueConfig,
@@ -24,6 +25,7 @@ from llmscale_env.workload.mixes import load_mix, mix_names, replayed
 from llmscale_env.workload.requests import PS_PER_S
 from tests.refusals import refuses
 from tests.small_tables import COLUMNS
+from tests.small_world import SMALL_WORLD
 from tests.waiting import printed
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "data" / "traces"
@@ -68,7 +70,7 @@ def test_one_seed_is_one_table(name):
 
 def test_tables_are_the_same_on_every_machine():
     # Counts, uniforms and integers only: any machine and any NumPy of the pinned stream agree.
-    workload = load_mix("mixed-slo-v0")
+    workload = load_scenario(SMALL_WORLD).workload
     assert digest(generate(workload, seed=0)) == GOLDEN_MIXED_SLO
 
 
@@ -100,7 +102,7 @@ def test_episodes_of_one_generator_differ_and_follow_from_its_state():
 
 
 def test_what_is_generated_does_not_depend_on_the_policy_or_on_reads():
-    table = generate(load_mix("mixed-slo-v0"))
+    table = generate(load_mix("code-burst"))
     with pytest.raises(ValueError, match="read-only"):
         table.output_tokens[0] = 1
 
@@ -162,8 +164,8 @@ def test_ties_keep_the_order_of_the_workload():
 
 
 def test_rate_scale():
-    mix = load_mix("mixed-slo-v0")
-    base, double = generate(mix), generate(load_mix("mixed-slo-v0", rate_scale=2.0))
+    mix = load_mix("code-burst")
+    base, double = generate(mix), generate(load_mix("code-burst", rate_scale=2.0))
     assert len(double) == pytest.approx(2 * len(base), rel=0.03)
     assert mix.scaled(2.0).scaled(0.5).rate_scale == 1.0
     assert same(generate(mix.scaled(2.0)), double)
@@ -174,9 +176,9 @@ def test_mixes_have_their_rates_and_llm():
     # A count window of another part of the trace has another rate: mean over many seeds.
     sizes = [len(generate(load_mix("chat"), seed, horizon_s=600.0)) for seed in range(40)]
     assert np.mean(sizes) == pytest.approx(30 * 600, rel=0.05)
-    table = generate(load_mix("mixed-slo-v0", llm=LLMS[1]), horizon_s=60.0)
+    table = generate(load_mix("code-burst", llm=LLMS[1]), horizon_s=60.0)
     assert set(table.llm) == {1}
-    said = r"mix = 'chatt'.*'chat', 'code-burst'.*, of families, .*'mixed-slo-v0/val-chat'"
+    said = r"mix = 'chatt'.*'chat', 'code-burst'.*, of families, .*'mixed-slo/train'"
     refuses(said, load_mix, "chatt")
 
 
@@ -265,7 +267,7 @@ def test_unknown_names_and_horizons():
 
 
 def test_configs_are_frozen_and_survive_a_round_trip():
-    mix = load_mix("mixed-slo-v0")
+    mix = load_scenario(SMALL_WORLD).workload
     with pytest.raises(ValidationError, match="frozen"):
         mix.rate_scale = 2.0
     assert WorkloadConfig.model_validate(mix.model_dump()) == mix

@@ -34,6 +34,7 @@ from llmscale_env.workload.week import (
     week_classes,
 )
 from tests.refusals import refuses
+from tests.small_world import SMALL_WORLD
 
 DAY_S = 86_400.0
 NO_COLUMNS = ("salt", "history", "past", "clock_s", "prefixes")
@@ -346,17 +347,17 @@ def test_a_scenario_says_regions_by_name():
         "workload.streams.1.region": "east",
         "horizon_s": 120.0,
     }
-    scenario = load_scenario("mixed-slo-v0", **overrides)
+    scenario = load_scenario(SMALL_WORLD, **overrides)
     table = draw_requests(scenario, np.random.default_rng(0))
     assert table.region_names == ("west", "east")
     assert set(table.region) == {0, 1}
-    alone = draw_requests(load_scenario("mixed-slo-v0", horizon_s=120.0), np.random.default_rng(0))
+    alone = draw_requests(load_scenario(SMALL_WORLD, horizon_s=120.0), np.random.default_rng(0))
     assert alone.region_names == ("region",)
     assert np.array_equal(alone.arrival_ps, table.arrival_ps)
     assert np.array_equal(alone.output_tokens, table.output_tokens)
     with pytest.raises(ScenarioError, match="east"):
-        load_scenario("mixed-slo-v0", **{"workload.streams.1.region": "east"})
-    refuses("unique", load_scenario, "mixed-slo-v0", regions=("a", "a"), error=ScenarioError)
+        load_scenario(SMALL_WORLD, **{"workload.streams.1.region": "east"})
+    refuses("unique", load_scenario, SMALL_WORLD, regions=("a", "a"), error=ScenarioError)
 
 
 # ---- which day a seed draws ----

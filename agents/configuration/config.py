@@ -35,7 +35,6 @@ from agents.runs.files import read_yaml
 from llmscale_env._cli import Slip, closest, environment_of, read_value
 
 _HERE = Path(__file__).parent.parent / "configs"
-_RECIPES = Path(__file__).parent.parent / "recipes"
 
 VALIDATION_SEED = 20_000
 """First seed of the episodes that choose the best checkpoint and draw the learning curve."""
@@ -416,24 +415,17 @@ def parse_words(
     return {**recipe, **changes}, options
 
 
-def recipe_names() -> tuple[str, ...]:
-    """Recipes that ship."""
-    return tuple(sorted(path.stem for path in _RECIPES.glob("*.yaml")))
-
-
 def read_recipe(name: str) -> dict[str, Any]:
     """Changes of the configuration that belong together, from a YAML file.
 
     Args:
-        name: of one that ships (`agents/recipes`), or the path of a file: options as on the command line
-            with their values, or in sections (`warm_start: {episodes: 8}`).
+        name: path of a file: options as on the command line with their values, or in sections
+            (`warm_start: {episodes: 8}`).
 
     Raises:
-        Slip: no such recipe; a file that is not valid, or names what is no option.
+        Slip: no such file, or one that is not valid or names what is no option.
     """
-    path = _RECIPES / f"{name}.yaml" if name in recipe_names() else Path(name)
-    missing = f"no such file, nor one of {list(recipe_names())}"
-    data = read_yaml(path, f"recipe = {name!r}", missing)
+    data = read_yaml(Path(name), f"recipe = {name!r}")
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise Slip(f"recipe = {name!r}: must be options and their values")
     changes: dict[str, Any] = {}

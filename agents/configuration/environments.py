@@ -164,11 +164,6 @@ def make_codec(
     return Codec(scenario, blocks, heads, **_reference(reference, Codec))
 
 
-def blocks_seen(config: TrainConfig) -> tuple[str, ...]:
-    """Names of the observation blocks of a run."""
-    return tuple(config.observation or _class_of(config.env).observation)
-
-
 def codec_of(config: TrainConfig, scenario: Scenario) -> Any:
     """The codec of a training run: the same spaces as in its environment."""
     return make_codec(config.env, scenario, config.observation, config.action, config.reference)

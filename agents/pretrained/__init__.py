@@ -111,7 +111,7 @@ def find(name: str, environment: str | None = None, folder: Path | None = None) 
         raise PretrainedError(
             f"{name}: no trained policy ships for {where}; "
             + (f"there are some for {others}" if others else "none ships at all")
-            + f". Train one: python -m agents.train env={environment or 'mixed-slo-v0'}"
+            + f". Train one: python -m agents.train env={environment or 'mixed-slo-hours'}"
         )
     _, _, wanted = name.partition(":")
     names = [each.name for each in there]

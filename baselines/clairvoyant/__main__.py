@@ -1,6 +1,6 @@
 """Print the least GPU time that could serve the episodes of a scenario, with the future known.
 
-    python -m baselines.clairvoyant env=mixed-slo-v0 [KEY=VALUE ...]
+    python -m baselines.clairvoyant env=mixed-slo-hours [KEY=VALUE ...]
 
     env=NAME|FILE.yaml      what is simulated; scenario.fleet.max_gpus=12 ... changes it
     seeds=3                 episodes, with the seeds SEED, SEED + 1, ...
@@ -50,7 +50,7 @@ def _show(words: Sequence[str]) -> int:
     plain, overrides = split_scenario_words(words)
     options = parse_options(plain, _WORDS)
     if "env" not in options:
-        raise Slip("env= is missing, such as env=mixed-slo-v0")
+        raise Slip("env= is missing, such as env=mixed-slo-hours")
     scenario = load_scenario(scenario_of(options["env"], scenario_names()), **overrides)
     first, episodes = whole(options, "seed", 0, 0, 2**31 - 1), whole(options, "seeds", 3, 1, 1000)
     attainment = number(options, "attainment", 0.99, 0.0, 1.0, above=True)

@@ -24,10 +24,8 @@ PAPERS = {
     "aladdin": "Aladdin (Nie et al., 2024)",
     "blitzscale": "BlitzScale (Zhang et al., 2024)",
     "sageserve": "SageServe (Jaiswal et al., 2025)",
-    "learned": "Learned autoscalers (issue 8)",
 }
-"""Folders of `experiments/` that hold experiments, and the papers whose figures they are; the last is our own
-study, whose claims are what we set out to show."""
+"""Folders of `experiments/` that hold experiments, and the papers whose figures they are."""
 
 SCALES = ("quick", "paper")
 _NEEDED = ("FIGURE", "PARAMETERS", "cases", "run", "plot", "claims")
@@ -74,19 +72,14 @@ class Experiment:
     def settings(self, scale: str, changes: Mapping[str, str]) -> Parameters:
         """Parameters of a scale with some changed, given as text (lists with commas).
 
-        `workload.trace` is another spelling of `workload_trace`.
-
         Raises:
             Slip: an unknown parameter, or a value that it may not have.
         """
         start = self.parameters[scale]
         values = start.model_dump()
-        for word, text in changes.items():
-            key = word.replace(".", "_")
+        for key, text in changes.items():
             if key not in values:
-                # As whoever wrote the word would write them.
-                names = [name.replace("_", ".", 1) if "." in word else name for name in values]
-                raise Slip(f"{self.entry.name} has no parameter {word!r}{closest(word, names)}")
+                raise Slip(f"{self.entry.name} has no parameter {key!r}{closest(key, values)}")
             parts = [part for part in text.split(",") if part]
             values[key] = parts if isinstance(values[key], (tuple, list)) else text
         try:

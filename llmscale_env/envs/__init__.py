@@ -17,7 +17,7 @@ class EnvironmentEntry(NamedTuple):
 
     Attributes:
         id: the id that `gymnasium.make` and `gymnasium.make_vec` take.
-        short_name: the name on the command line (`env=mixed-slo-v0`).
+        short_name: the name on the command line (`env=mixed-slo`).
         entry_point, vector_entry_point: `module:class`, imported when an environment is made.
     """
 
@@ -57,12 +57,6 @@ ENVIRONMENTS: tuple[EnvironmentEntry, ...] = (
         short_name="mixed-slo-large",
         entry_point="llmscale_env.envs.mixed_slo:MixedSLOLargeEnv",
         vector_entry_point="llmscale_env.envs.mixed_slo:MixedSLOLargeVectorEnv",
-    ),
-    EnvironmentEntry(
-        id="llmscale/MixedSLO-v0",
-        short_name="mixed-slo-v0",
-        entry_point="llmscale_env.envs.mixed_slo_v0:MixedSLOV0Env",
-        vector_entry_point="llmscale_env.envs.mixed_slo_v0:MixedSLOV0VectorEnv",
     ),
     EnvironmentEntry(
         id="llmscale/MultiModelQueue-v0",

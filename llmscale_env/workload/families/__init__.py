@@ -1,6 +1,6 @@
 """Families of workloads: what policies are trained, chosen and tested on, apart in time and in source.
 
-`mixed-slo-v0/test-spikes` is a name like that of a mix: `load_scenario("mixed-slo-v0", workload=...)`.
+`mixed-slo/test-hours` is a name like that of a mix: `load_scenario("mixed-slo-hours", workload=...)`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import yaml
 _HERE = Path(__file__).parent
 
 Split = Literal["train", "validation", "test"]
-Shape = Literal["smooth", "bursty"]
 SPLITS: tuple[str, ...] = get_args(Split)
 
 
@@ -26,14 +25,10 @@ class Member:
     Attributes:
         name: as in `workload=NAME`, FAMILY/MEMBER.
         split: what it may be used for.
-        shape: of its interactive requests.
-        of: name of the validation workload with the same kind of source; None: it is not a test.
     """
 
     name: str
     split: Split
-    shape: Shape
-    of: str | None = None
 
 
 @cache
@@ -51,10 +46,7 @@ def members(family: str, split: str | None = None) -> tuple[Member, ...]:
     """
     if split is not None and split not in SPLITS:
         raise ValueError(f"split = {split!r}: must be one of {list(SPLITS)}")
-    found = []
-    for name, data in _file(family)["workloads"].items():
-        of = f"{family}/{data['of']}" if "of" in data else None
-        found.append(Member(f"{family}/{name}", data["split"], data["shape"], of))
+    found = (Member(f"{family}/{n}", d["split"]) for n, d in _file(family)["workloads"].items())
     return tuple(member for member in found if split in (None, member.split))
 
 
