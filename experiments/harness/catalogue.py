@@ -24,8 +24,10 @@ PAPERS = {
     "aladdin": "Aladdin (Nie et al., 2024)",
     "blitzscale": "BlitzScale (Zhang et al., 2024)",
     "sageserve": "SageServe (Jaiswal et al., 2025)",
+    "learned": "Planning and learning (ours)",
 }
-"""Folders of `experiments/` that hold experiments, and the papers whose figures they are."""
+"""Folders of `experiments/` that hold experiments, and the papers whose figures they are; the last is our own
+study, whose claims are what we set out to show."""
 
 SCALES = ("quick", "paper")
 _NEEDED = ("FIGURE", "PARAMETERS", "cases", "run", "plot", "claims")
