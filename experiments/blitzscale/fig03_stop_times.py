@@ -44,7 +44,6 @@ from baselines import make_policy
 from experiments.blitzscale.end_to_end import scenario_for
 from experiments.blitzscale.serving import (
     SYSTEMS,
-    SystemName,
     Watched,
     episode,
     measured,
@@ -85,9 +84,15 @@ SERVED: dict[str, Setting] = {
 BASES = {"llama-2-7b": SCENARIOS["azure-code"], "llama-2-70b": SCENARIOS["burstgpt"]}
 LARGE = "llama-2-70b"
 SHOWN = {"llama-2-7b": "7B", LARGE: "70B", "llama-3.1-8b": "8B"}
-OF_SYSTEMS: dict[str, str] = {
-    "serverlessllm": "section 2: ServerlessLLM, copies for 5 minutes (section 3)",
-    "serverlessllm-code": "section 2: ServerlessLLM; released code: copies for 30 s",
+OF_SYSTEMS = {
+    "serverlessllm": (
+        "ServerlessLLM's (5 min)",
+        "section 2: ServerlessLLM; section 3: copies for 5 minutes",
+    ),
+    "serverlessllm-code": (
+        "ServerlessLLM's (30 s)",
+        "section 2: ServerlessLLM; released code: copies for 30 s",
+    ),
 }
 """Whose violations a short stop is to eliminate: "our measurements in the next section show that SSD-based
 scaling significantly lags behind applications' requirements", of ServerlessLLM."""
@@ -108,7 +113,7 @@ class StopTimes(Parameters):
     seeds: Annotated[int, ours("as many as cost some 20 core-minutes", ge=1)] = 4
     large_seeds: Annotated[
         int, ours("of stops of the 70B model, about which the text has numbers", ge=1)
-    ] = 8
+    ] = 16
     llms: Annotated[
         tuple[Literal["llama-2-7b", "llama-2-70b"], ...], paper("section 3", min_length=1)
     ] = ("llama-2-7b", "llama-2-70b")
@@ -121,7 +126,7 @@ class StopTimes(Parameters):
         ),
     ] = (0.0, 0.25, 0.5, 0.75, 1.0, 2.0, 5.0, 11.0, 28.0)
     loading: Annotated[
-        tuple[SystemName, ...],
+        tuple[Literal["serverlessllm", "serverlessllm-code"], ...],
         paper(
             "section 2: ServerlessLLM's scaling, against which section 3 measures what is needed; section 3: "
             "copies for five minutes; released code: for 30 s"
@@ -474,8 +479,8 @@ def _large(frame: DataFrame, parameters: StopTimes) -> Iterator[Claim]:
         for name in parameters.loading:
             missed = missed_by(frame, name, parts=parts)
             value = interval(crossings(gone_of(table, missed), parameters.most))
-            words = f"{shown}, of {SYSTEMS[name].shown}'s".replace(", the code's hosts", "")
-            readings.append((words, f"{at}; {OF_SYSTEMS[name]}", value))
+            words, by = OF_SYSTEMS[name]
+            readings.append((f"{shown}, of {words}", f"{at}; {by}", value))
         value = interval(crossings(table, parameters.most))
         readings.append((f"{shown}, of all requests", f"{at}; section 3: most requests", value))
     yield settings(
