@@ -99,6 +99,31 @@ def test_violations_that_shorter_stops_have_not_by_hand():
     kept = pd.DataFrame([[1.0, 0.9, 0.6, 0.2]], columns=[0.0, 0.5, 5.0, 28.0])
     assert fig03.gone(kept, 28.0).loc[0].tolist() == pytest.approx([1.0, 0.875, 0.5, 0.0])
     assert fig03.gone(kept, 5.0).loc[0].tolist() == pytest.approx([1.0, 0.75, 0.0])
+    # A system misses half of the target: stops of 0.5 s have a fifth of that, those of 28 s more.
+    missed = pd.Series([0.5, 0.9], index=[0, 7])
+    gone = fig03.gone_of(kept, missed)
+    assert gone.loc[0].tolist() == pytest.approx([1.0, 0.8, 0.2, -0.6])
+    assert fig03.crossings(gone, 0.9) == pytest.approx([0.25])
+
+
+def test_violations_of_a_system_are_counted_by_seed_and_kind_of_episode():
+    common = {"kind": "system", "llm": fig03.LARGE, "system": "serverlessllm", "part_s": math.nan}
+    rows = [
+        {**common, "seed": 1, "requests": 100, "ttft_attainment": 0.7},
+        {**common, "seed": 2, "requests": fig03.FEW - 1, "ttft_attainment": 0.1},
+        {**common, "seed": 3, "requests": 100, "ttft_attainment": 0.2, "part_s": 300.0},
+        {**common, "seed": 4, "requests": 100, "ttft_attainment": 0.3, "kind": "stop"},
+    ]
+    frame = pd.DataFrame(rows)
+    assert fig03.missed_by(frame, "serverlessllm").to_dict() == pytest.approx({1: 0.3})
+    assert fig03.missed_by(frame, "serverlessllm", parts=True).to_dict() == pytest.approx({3: 0.8})
+
+
+def test_the_busiest_seconds_in_a_row():
+    links = pd.DataFrame({"second": [3, 4, 6], "use": [10.0, 20.0, 30.0]})
+    assert fig03.busiest(links) == 30
+    assert fig03.busiest(links, 3) == pytest.approx(50 / 3)
+    assert fig03.mean_use(links) == 20
 
 
 def test_seconds_of_links():
