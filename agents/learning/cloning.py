@@ -83,7 +83,9 @@ class Demonstrations:
     def followed_by(self, more: Demonstrations) -> Demonstrations:
         """These decisions and then those; what is said of all is said of these."""
         names = ("observations", "actions", "masks", "rewards", "priced")
-        both = {name: np.concatenate([getattr(self, name), getattr(more, name)]) for name in names}
+        both: dict[str, Any] = {
+            name: np.concatenate([getattr(self, name), getattr(more, name)]) for name in names
+        }
         return replace(self, **both, lengths=self.lengths + more.lengths)
 
     def returns(self, gamma: float, scale: float) -> NDArray[np.float32]:

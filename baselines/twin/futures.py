@@ -146,7 +146,12 @@ class FutureDrawer:
         """A future for each stratum."""
         n_bins = max(1, math.ceil((until_s - view.time_s) / BIN_S - 1e-9))
         kinds = self._kinds()
-        paths = [self._path(kind, n_bins) for kind in kinds]
+        paths = [
+            analog_paths(
+                kind.counts, n_bins, self._candidates, self._rng, self._analogs, self._spread
+            )
+            for kind in kinds
+        ]
         order = np.argsort(self._worst(kinds, paths), kind="stable")
         ends = np.cumsum(self.strata) * len(order)
         here = unfinished(view)
@@ -197,39 +202,13 @@ class FutureDrawer:
                 found.append(Kind(c, n, lengths[which], _means(lengths[which])))
         return found
 
-    def _path(self, kind: Kind, n_bins: int) -> NDArray[np.float64]:
-        """(candidates, n_bins) counts that may follow."""
-        n, k, size = kind.counts, len(kind.counts), (self._candidates, n_bins)
-        times = np.arange(LOOKS[-1], k - n_bins + 1)
-        if len(times) == 0:
-            return np.full(size, n.mean())
-        cumulated, usual = np.concatenate([[0.0], np.cumsum(n)]), n.mean()
-
-        def looks(at: NDArray[np.int64]) -> NDArray[np.float64]:
-            """(looks, n) logs of rates; small counts do not stand for extreme ratios."""
-            rates = [(cumulated[at] - cumulated[at - w]) / w + 0.5 / w for w in LOOKS]
-            return np.log(np.stack(rates) + 0.05 * usual)
-
-        then, now = looks(times), looks(np.array([k]))
-        shape = then[:-1] - then[-1]
-        away = (shape - (now[:-1] - now[-1])) / (shape.std(axis=1, keepdims=True) + 0.05)
-        most = min(self._analogs, len(times))
-        alike = np.argpartition((away**2).sum(axis=0), most - 1)[:most]
-        chosen = self._rng.choice(alike, self._candidates)
-        level = np.clip(now[-1] - then[-1, chosen], -_MOST_LOG, _MOST_LOG)
-        level = level + self._spread * self._rng.standard_normal(self._candidates)
-        followed = n[times[chosen][:, None] + np.arange(n_bins)]
-        return followed * np.exp(level)[:, None]
-
     def _worst(self, kinds: list[Kind], paths: list[NDArray[np.float64]]) -> NDArray[np.float64]:
         """(candidates,) GPU-seconds of urgent work in the worst half minute of each."""
         work = np.zeros_like(paths[0]) if paths else np.zeros((self._candidates, 1))
         for kind, path in zip(kinds, paths, strict=True):
             if self._urgent[kind.slo_class]:
                 work = work + path * float(self._cost[:, kind.slo_class] @ np.array(kind.means))
-        width = min(WORST, work.shape[1])
-        sums = np.concatenate([np.zeros((len(work), 1)), np.cumsum(work, axis=1)], axis=1)
-        return (sums[:, width:] - sums[:, :-width]).max(axis=1)
+        return worst_sums(work)
 
     def _arrivals(
         self, kinds: list[Kind], counts: list[NDArray[np.float64]], now_s: float, until_s: float
@@ -291,6 +270,56 @@ class FutureDrawer:
                 there = longer > 0  # of the others the predicted length is all that is known
                 found[rows[there]] = known[pick[there]]
         return found
+
+
+def analog_paths(
+    counts: NDArray[np.float64],
+    n_bins: int,
+    candidates: int,
+    rng: np.random.Generator,
+    analogs: int = 256,
+    spread: float = 0.1,
+) -> NDArray[np.float64]:
+    """What may follow: what has followed at times that looked like now.
+
+    Args:
+        counts: (k,) arrivals by bin until now.
+        n_bins: of what follows.
+        candidates: how many may follow.
+        rng: draws them.
+        analogs, spread: see `FutureDrawer`.
+
+    Returns:
+        (candidates, n_bins) counts.
+    """
+    n, k = counts, len(counts)
+    times = np.arange(LOOKS[-1], k - n_bins + 1)
+    if len(times) == 0:
+        return np.full((candidates, n_bins), n.mean())
+    cumulated, usual = np.concatenate([[0.0], np.cumsum(n)]), n.mean()
+
+    def looks(at: NDArray[np.int64]) -> NDArray[np.float64]:
+        """(looks, n) logs of rates; small counts do not stand for extreme ratios."""
+        rates = [(cumulated[at] - cumulated[at - w]) / w + 0.5 / w for w in LOOKS]
+        return np.log(np.stack(rates) + 0.05 * usual)
+
+    then, now = looks(times), looks(np.array([k]))
+    shape = then[:-1] - then[-1]
+    away = (shape - (now[:-1] - now[-1])) / (shape.std(axis=1, keepdims=True) + 0.05)
+    most = min(analogs, len(times))
+    alike = np.argpartition((away**2).sum(axis=0), most - 1)[:most]
+    chosen = rng.choice(alike, candidates)
+    level = np.clip(now[-1] - then[-1, chosen], -_MOST_LOG, _MOST_LOG)
+    level = level + spread * rng.standard_normal(candidates)
+    followed: NDArray[np.float64] = n[times[chosen][:, None] + np.arange(n_bins)]
+    return followed * np.exp(level)[:, None]
+
+
+def worst_sums(work: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(n,) sum over the worst `WORST` bins in a row of (n, n_bins) work."""
+    width = min(WORST, work.shape[1])
+    sums = np.concatenate([np.zeros((len(work), 1)), np.cumsum(work, axis=1)], axis=1)
+    return (sums[:, width:] - sums[:, :-width]).max(axis=1)
 
 
 def _means(lengths: NDArray[np.int64]) -> tuple[float, float]:

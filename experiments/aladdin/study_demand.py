@@ -213,8 +213,11 @@ def column(frame: DataFrame, load: str, policy: str, name: str) -> Any:
 
 
 def excerpt(frame: DataFrame, parameters: Demand) -> DataFrame:
-    """A row per run, and of the first seed its workers over time."""
-    return frame[frame["time_s"].isna() | (frame["seed"] == frame["seed"].min())]
+    """A row per run, and of the first seed its workers over time, where their number changes."""
+    drawn = frame[frame["time_s"].notna() & (frame["seed"] == frame["seed"].min())]
+    each = drawn.groupby(["load", "policy"])["workers"]
+    same = (each.shift() == drawn["workers"]) & (each.shift(-1) == drawn["workers"])
+    return frame[frame["time_s"].isna() | frame.index.isin(drawn.index[~same])]
 
 
 def plot(frame: DataFrame, parameters: Demand) -> Any:

@@ -191,22 +191,17 @@ def cases(parameters: StopTimes) -> list[dict[str, Any]]:
     for llm, scale in reversed(scales.items()):
         stop = {"kind": "stop", "workload": BURSTGPT, "llm": llm, "rate_scale": scale,
                 "arrivals_s": parameters.arrivals_s, "patience_s": parameters.patience_s}  # fmt: skip
-        seeds_of_halves = parameters.large_seeds if llm == LARGE else parameters.seeds
-        spans: list[tuple[int, dict[str, Any]]] = [(seeds_of_halves, {})]
+        spans: list[tuple[int, dict[str, Any]]] = [(parameters.seeds, {})]
+        ways: list[dict[str, Any]] = [{"stop_s": float(stop_s)} for stop_s in parameters.stops_s]
         if llm == LARGE:
-            spans = [(parameters.part_seeds, {"part_s": parameters.part_s}), *spans]
+            parts = (parameters.part_seeds, {"part_s": parameters.part_s})
+            spans = [parts, (parameters.large_seeds, {})]
+            ways += [{"kind": "system", "system": name} for name in parameters.loading]
         found += [
-            {**stop, **part, "seed": seed, **how}
+            {**stop, **part, "seed": seed, **way}
             for seeds, part in spans
             for seed in parameters.model_copy(update={"seeds": seeds}).seed_list()
-            for how in [
-                *({"stop_s": float(stop_s)} for stop_s in parameters.stops_s),
-                *(
-                    {"kind": "system", "system": name}
-                    for name in parameters.loading
-                    if llm == LARGE
-                ),
-            ]
+            for way in ways
         ]
     return found
 
@@ -259,10 +254,14 @@ def by_second(time_s: ArrayLike, sent: ArrayLike) -> list[dict[str, Any]]:
 
 
 def excerpt(frame: DataFrame, parameters: StopTimes) -> DataFrame:
-    """The columns that are drawn."""
+    """What is drawn: all stops, and the links of the run with the busiest second."""
+    import pandas as pd
+
     attainment = ["requests", "ttft_attainment", "tbt_attainment"]
     which = ["kind", "workload", "llm", "link_gbps", "seed", "stop_s", "part_s", "system"]
-    return frame.reindex(columns=[*which, *attainment, "second", "use"])
+    links = [busiest_run(frame, parameters, llm).index for llm in parameters.llms]
+    rows = pd.concat([frame[frame["kind"] != "network"], *(frame.loc[index] for index in links)])
+    return rows.reindex(columns=[*which, *attainment, "second", "use"])
 
 
 def plot(frame: DataFrame, parameters: StopTimes) -> Any:
@@ -296,9 +295,7 @@ def plot(frame: DataFrame, parameters: StopTimes) -> Any:
         if llm == LARGE:
             row[0].axvline(0.5, color="k", ls="--", lw=1, label="the paper: most need this or less")
         row[0].legend(fontsize=7, loc="lower left")
-        links = links_of(frame, BURSTGPT, llm, min(parameters.links_gbps))
-        busiest = links.loc[links["use"].astype(float).idxmax(), "seed"] if len(links) else None
-        mine = where(links, seed=busiest).sort_values("second")
+        mine = busiest_run(frame, parameters, llm)
         axes = row[2]
         axes.bar(mine["second"], 100 * mine["use"].astype(float), width=1.0, color="C0",
                  label="run with the busiest second")  # fmt: skip
@@ -331,6 +328,13 @@ def links_of(frame: DataFrame, workload: str, llm: str, gbps: float) -> DataFram
     mine = where(frame, kind="network", workload=workload, llm=llm, link_gbps=gbps)
     mine = mine.dropna(subset=["use"])
     return mine.assign(use=100 * mine["use"].astype(float))
+
+
+def busiest_run(frame: DataFrame, parameters: StopTimes, llm: str) -> DataFrame:
+    """The run with the busiest second of the slowest links, by second."""
+    links = links_of(frame, BURSTGPT, llm, min(parameters.links_gbps))
+    seed = links.loc[links["use"].idxmax(), "seed"] if len(links) else None
+    return where(links, seed=seed).sort_values("second")
 
 
 def busiest(links: DataFrame, over_s: int = 1) -> float:

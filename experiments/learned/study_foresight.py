@@ -14,17 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agents.statistics import Interval, mean_interval
-from baselines.twin.policy import STRATA, TwinParameters, TwinPolicy
+from baselines.twin.futures import FutureDrawer
+from baselines.twin.policy import STRATA, TwinPolicy
 from experiments.harness.claims import Claim, at_most, less, more
 from experiments.harness.figure import SEEDS, Grid, claimed
 from experiments.harness.parameters import Parameters, ours
 from experiments.output import new_figure
+from llmscale_env.control.policy import Policy
 from llmscale_env.control.twins import Future, unfinished
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios import Scenario, load_scenario
@@ -67,31 +69,36 @@ cases = Grid(
 )
 
 
-class Told:
-    """What comes, in place of `FutureDrawer`.
+class Told(FutureDrawer):
+    """Is told what comes.
 
     Args:
-        requests: of the episode.
+        scenario: of the cluster.
         seed: of what is drawn.
+        requests: of the episode.
         rates_only: half minutes of the same ten minutes in another order, a drawn one for each stratum.
     """
 
-    knows = True
-
-    def __init__(self, requests: RequestTable, seed: int, rates_only: bool) -> None:
+    def __init__(
+        self, scenario: Scenario, seed: int, requests: RequestTable, rates_only: bool
+    ) -> None:
+        super().__init__(scenario, seed, STRATA if rates_only else (1.0,))
         self._requests, self._rates_only = requests, rates_only
-        self._rng = np.random.default_rng(seed)
-        self.strata: tuple[float, ...] = STRATA if rates_only else (1.0,)
 
     def see(self, view: ClusterView) -> None:
         """Nothing is learnt from what has come."""
 
+    @property
+    def knows(self) -> bool:
+        """Always."""
+        return True
+
     def draw(self, view: ClusterView, until_s: float) -> list[Future]:
         """A future for each stratum."""
         lengths = self._requests.output_tokens[unfinished(view).request_id].astype(np.int64)
-        return [Future(lengths, self._arrivals(view.time_s, until_s)) for _ in self.strata]
+        return [Future(lengths, self._between(view.time_s, until_s)) for _ in self.strata]
 
-    def _arrivals(self, now_s: float, until_s: float) -> RequestTable:
+    def _between(self, now_s: float, until_s: float) -> RequestTable:
         times = self._requests.arrival_ps
         now_ps, end_ps = round(now_s * PS_PER_S), round(until_s * PS_PER_S)
         if not self._rates_only:
@@ -121,21 +128,19 @@ class Foreseeing(TwinPolicy):
     """The planner, told what comes in an episode.
 
     Args:
-        parameters: of the planner.
         requests: of the episode.
         who: one of `TOLD`.
+        values: parameters of the planner.
     """
 
-    SPACE: ClassVar = {}
-
-    def __init__(self, parameters: TwinParameters, requests: RequestTable, who: str) -> None:
-        super().__init__(parameters)
-        self.name, self._requests, self._who = who, requests, who
+    def __init__(self, requests: RequestTable, who: str, **values: Any) -> None:
+        super().__init__(who, **values)
+        self._requests, self._who = requests, who
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """As the planner's."""
         super().reset(scenario, seed)
-        self._drawer = Told(self._requests, seed, self._who == RATES)
+        self._drawer = Told(scenario, seed, self._requests, self._who == RATES)
 
     def _options(self, view: ClusterView) -> list[tuple[int, int]]:
         found = super()._options(view)
@@ -159,7 +164,7 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     if who in TOLD:
         ahead = {"horizon_s": case["far_s"]} if who == FAR else {}
         requests = draw_requests(scenario, np.random.default_rng(case["seed"]))
-        policy = Foreseeing(TwinParameters(late_price=1.0, **ahead), requests, who)
+        policy: Policy = Foreseeing(requests, who, late_price=1.0, **ahead)
     else:
         policy = make_policy("twin" if who == DRAWN else who)
     made: dict[str, Any] = run_episode(policy, scenario, case["seed"]).summary

@@ -144,8 +144,10 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def excerpt(frame: DataFrame, parameters: Estimator) -> DataFrame:
-    """The columns that are drawn."""
-    return frame[["seed", "llm", "throughput", "start", PLACE, "requests", "r2", "bias"]]
+    """The columns that are drawn, of every second length of the queue."""
+    lengths = sorted(frame[PLACE].unique())
+    kept = frame[frame[PLACE].isin([*lengths[::-2], parameters.claimed_groups])]
+    return kept[["seed", "llm", "throughput", "start", PLACE, "requests", "r2", "bias"]]
 
 
 def plot(frame: DataFrame, parameters: Estimator) -> Any:
