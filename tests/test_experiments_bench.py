@@ -103,7 +103,7 @@ def test_a_ledger_counts_every_second_once_for_the_innermost_call():
 def test_shares_of_training_are_a_whole_and_every_part_has_some(agent):
     pytest.importorskip("sb3_contrib")
     found = bench_training.ours("it", {"agent": agent}, quick=True)
-    assert found["steps"] == 360
+    assert found["steps"] == 480
     shares = [found[f"{part}_percent"] for part in bench_training.PARTS]
     assert sum(shares) == pytest.approx(100.0, abs=0.1)
     assert min(shares) > 0

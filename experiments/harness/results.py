@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ROWS, RECORD = "rows.csv", "result.json"
 RECORDS = "records.json"
 """Beside a page: of all its results what the rows there do not say."""
-DIGITS = 4
+DIGITS = 5
 """Significant digits of numbers in the rows beside a page."""
 
 
