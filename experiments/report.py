@@ -144,7 +144,7 @@ def _beside_page(entry: Entry, kept: Result, all_rows: Path) -> tuple[Result, st
 
 def cases_now(experiment: Experiment) -> str:
     """Digest of an experiment's runs at the paper's scale."""
-    made = experiment.cases(experiment.parameters["paper"])
+    made = experiment.cases(experiment.settings("paper", {}))  # as `experiments.run` makes them
     return digest_of([dict(case) for case in made])
 
 

@@ -128,9 +128,12 @@ def spread(values: NDArray[np.float64], within: int) -> float:
 
 
 def excerpt(frame: DataFrame, parameters: DemandOverTime) -> DataFrame:
-    """What is drawn: the seconds of the first seed."""
+    """What is drawn of the first seed: the steepest minute, and every third second."""
     first = where(frame, seed=frame["seed"].min(), kind="second")
-    return first[["seed", "kind", "second", "requests", "rise", "prefill", "decode", "kv_gb"]]
+    steepest = first.loc[first["rise"].astype(float).idxmax(), "second"]
+    near = (first["second"] - steepest).abs() <= 30
+    columns = ["seed", "kind", "second", "requests", "rise", "prefill", "decode", "kv_gb"]
+    return first.loc[near | (first["second"] % 3 == 0), columns]
 
 
 def plot(frame: DataFrame, parameters: DemandOverTime) -> Any:

@@ -60,7 +60,7 @@ class Settings(Parameters):
 
 PARAMETERS = {
     "quick": Settings(seeds=2, stretches=20, judged=4, epochs=4),
-    "paper": Settings(seeds=3),
+    "paper": Settings(seeds=5),
 }
 
 cases = Grid({"seed": SEEDS, "seconds": (SAME, APART)}, keep=("stretches", "judged", "epochs"))

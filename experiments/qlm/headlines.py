@@ -64,8 +64,7 @@ LEARNT = (
     "Eviction has a price: each one copies KV or costs a second prefill. With batch requests at fixed "
     "rates EDF meets 96 % of all SLOs at 300 interactive requests/s, and QLM 87 %.",
     "A group stands in one virtual queue, so that few instances serve interactive requests that come "
-    "slowly. For several LLMs at 10 requests/s QLM needs 192 GPUs (Figure 1), QLM with delta = 1 128, "
-    "and EDF 80.",
+    "slowly. For several LLMs at 10 requests/s QLM needs 80 GPUs (Figure 1), EDF and vLLM 40.",
     "How vLLM and EDF queue decides what QLM gains with several models. From one queue they swap about "
     "200 times per trace, from a queue per instance nearly 2,000 times; the paper's gain of 400 % lies "
     "between.",

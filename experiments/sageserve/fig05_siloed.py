@@ -50,6 +50,7 @@ from experiments.sageserve.days import (
 )
 from experiments.sageserve.readings import (
     TEXT,
+    half_hours,
     judged_first,
     read,
     short,
@@ -109,9 +110,10 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def excerpt(frame: DataFrame, parameters: Siloed) -> DataFrame:
-    """Totals and latencies of interactive requests, and what is drawn: series of a seed, of two regions."""
+    """Totals and latencies of interactive requests, and half-hourly what is drawn: a seed, two regions."""
     drawn = (frame["seed"] == frame["seed"].min()) & (frame["setting"] == TEXT)
     series = drawn & (frame["kind"] == "series") & frame["region"].isin((COUNTED, SEEN))
+    series &= half_hours(frame)
     latency = (frame["kind"] == "latency") & (frame["slo_class"] == "interactive")
     latency &= frame["region"] == EVERYWHERE
     return short(frame[series | latency | (frame["kind"] == "total")])

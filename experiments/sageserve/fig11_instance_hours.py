@@ -82,6 +82,7 @@ from experiments.sageserve.readings import (
     as_released,
     at_equal_service,
     by_setting,
+    half_hours,
     judged_first,
     nearest,
     read,
@@ -176,12 +177,15 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def excerpt(frame: DataFrame, parameters: Day) -> DataFrame:
-    """What is drawn: latencies of interactive requests and hours of one LLM; in two settings of all LLMs."""
+    """What is drawn: latencies of interactive requests and hours of one LLM; in two settings of all LLMs.
+
+    Of curves, which are drawn by the quarter of an hour, the full and half hours.
+    """
     one = frame["llm"] == LLM
     latency = (frame["kind"] == "latency") & one & (frame["slo_class"] == "interactive")
     total = (frame["kind"] == "total") & (one | frame["setting"].isin((TEXT, ROOM)))
     series = (frame["kind"] == "series") & one & (frame["setting"] == TEXT)
-    series &= frame["seed"] == frame["seed"].min()
+    series &= (frame["seed"] == frame["seed"].min()) & half_hours(frame)
     return short(frame[total | latency | series])
 
 

@@ -160,6 +160,11 @@ def short(frame: DataFrame) -> DataFrame:
     return frame.assign(instance_hours=hours)
 
 
+def half_hours(frame: DataFrame) -> Any:
+    """Which rows are of a full or half hour."""
+    return (2 * frame["hour"].astype(float)) % 1 == 0
+
+
 def worse_percent(frame: DataFrame, policy: str, llms: Iterable[str] = (LLAMA_2,)) -> float:
     """By how much the 95 % TTFT or E2E latency of these LLMs is above reactive's, whichever is most."""
     pair = (policy, "reactive")
