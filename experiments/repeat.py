@@ -12,8 +12,8 @@
 A page's rows were made by some revision of the code. When the code behind them has changed since, it need not
 have changed what they say. Where every run that is done again gives the rows that lie beside the page, to
 their five digits, the page counts as made by the code of now and says how many were. Where one differs the
-experiment has to be run anew. Of an excerpt only what lies there is compared. Numbers that time the machine
-(an experiment's `CLOCKS`) are not compared.
+experiment has to be run anew. Of an excerpt only what lies there is compared, to the decimals of its columns.
+Numbers that time the machine (an experiment's `CLOCKS`) are not compared.
 Exit code 0 when nothing differs, 1 when something does or a run failed, 2 for a slip, 130 when interrupted.
 """
 
@@ -105,6 +105,13 @@ def difference(
             return f"{odd[0]} {cells[odd[0]]}, which the rows there have not"
     was = [tuple(row[name] for name in names) for row in there]
     missing = Counter(was) - Counter(now)
+    if experiment.excerpt:
+        decimals = [
+            max(len(cell.partition(".")[2]) for cell in column) for column in zip(*was, strict=True)
+        ]
+        for gone in list(missing):
+            if any(all(map(_alike, gone, other, decimals)) for other in now):
+                del missing[gone]
     if missing and not now:
         return "no rows now"
     for gone in missing:
@@ -120,6 +127,14 @@ def difference(
     if not experiment.excerpt and len(now) != len(was):
         return f"{len(now)} rows for {len(was)}"
     return ""
+
+
+def _alike(there: str, now: str, decimals: int) -> bool:
+    """Whether an excerpt may have the one for the other: nothing, or as many decimals as its column."""
+    try:
+        return there in ("", now) or float(there) == round(float(now), decimals)
+    except ValueError:
+        return False
 
 
 def _cell(value: Any) -> str:
@@ -153,7 +168,7 @@ def repeat(
             rows = list(csv.DictReader(file))
     except csv.Error as error:
         raise ValueError(f"{source}: cannot be read ({error})") from None
-    made = experiment.cases(experiment.parameters["paper"])
+    made = experiment.cases(experiment.settings("paper", {}))
     cases = json.loads(json.dumps([dict(case) for case in made]))
     names, todo = columns_of(cases), drawn(cases, rows, share, least)
     if not todo:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import shutil
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +14,7 @@ from experiments import repeat, report, run
 from experiments.harness.catalogue import PAPERS, entries, load, matching
 from experiments.harness.claims import about, exact
 from experiments.harness.fingerprint import fingerprint
+from experiments.harness.parameters import Parameters
 from experiments.harness.results import read_records, write_records
 
 NAME, PAPER = "blitzscale-fig12", "blitzscale"
@@ -185,3 +188,21 @@ def test_pages_without_records_have_nothing_to_repeat(tmp_path, capsys):
     (tmp_path / PAPER / "records.json").write_text("[1]")
     assert repeat.main([NAME, f"pages={tmp_path}"]) == 1
     assert "records.json: cannot be read" in capsys.readouterr().err
+
+
+def test_of_an_excerpt_what_lies_there_is_compared_to_its_decimals():
+    blank = SimpleNamespace(parameters={"paper": Parameters()}, clocks=(), series=())
+    told = partial(
+        repeat.difference,
+        SimpleNamespace(**vars(blank), excerpt=lambda frame, parameters: frame),
+        {"seed": 1},
+        [
+            {"seed": "1", "use": "0.847", "hours": ""},
+            {"seed": "1", "use": "0.5", "hours": "2.25"},
+        ],
+    )
+    first, second = {"use": 0.84731, "hours": 0.978}, {"use": 0.50004, "hours": 2.25}
+    assert told([first, second, {"use": 0.1, "hours": 1.0}]) == ""
+    assert told([first, {**second, "use": 0.5006}]) == "use 0.5006 for 0.5"
+    assert told([first, {**second, "hours": 2.26}]) == "use 0.50004 for 0.5, hours 2.26 for 2.25"
+    assert told([first]) != ""
