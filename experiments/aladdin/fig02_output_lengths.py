@@ -153,14 +153,13 @@ def _ranges(
 
 
 def excerpt(frame: DataFrame, parameters: OutputLengths) -> DataFrame:
-    """All rows, but of the distributions their means over the seeds."""
+    """Ranges of all seeds; of distributions and errors the means over the seeds, which are drawn."""
     import pandas as pd
 
-    drawn = where(frame, kind="cdf").groupby(
-        ["table", "kind", "low", "high", "tokens"], dropna=False
-    )
-    means = drawn["share"].mean().reset_index().assign(seed=frame["seed"].min())
-    return pd.concat([frame[frame["kind"] != "cdf"], means], ignore_index=True)
+    drawn = frame["kind"] != "range"
+    place = ["table", "kind", "low", "high", "tokens", "predictor", "batch"]
+    means = frame[drawn].groupby(place, dropna=False)[["share", "error"]].mean().reset_index()
+    return pd.concat([frame[~drawn], means.assign(seed=frame["seed"].min())], ignore_index=True)
 
 
 def plot(frame: DataFrame, parameters: OutputLengths) -> Any:

@@ -297,7 +297,7 @@ def plot(frame: DataFrame, parameters: StopTimes) -> Any:
         row[0].legend(fontsize=7, loc="lower left")
         mine = busiest_run(frame, parameters, llm)
         axes = row[2]
-        axes.bar(mine["second"], 100 * mine["use"].astype(float), width=1.0, color="C0",
+        axes.bar(mine["second"], mine["use"], width=1.0, color="C0",
                  label="run with the busiest second")  # fmt: skip
         axes.axhline(15, color="k", ls="--", lw=1, label="the paper: less than 15 %")
         dress(
@@ -306,7 +306,7 @@ def plot(frame: DataFrame, parameters: StopTimes) -> Any:
             size=9,
             xlabel="time (s)",
             ylabel="links between machines in use (%)",
-            ylim=(0, max(20.0, 110 * float(mine["use"].max())) if len(mine) else 20.0),
+            ylim=(0, max(20.0, 1.1 * float(mine["use"].max())) if len(mine) else 20.0),
             legend={"fontsize": 7, "loc": "upper right"},
         )
     return figure

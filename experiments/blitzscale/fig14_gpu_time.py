@@ -83,7 +83,10 @@ def plot(frame: DataFrame, parameters: EndToEnd) -> Any:
         for what, alpha in zip(DOING, (1.0, 0.65, 0.25), strict=True):
             hours = runs(frame, CODE, name, f"gpu_{what}_s").mean() / 3600
             label = f"its instance {SHOWN[what]}" if k == 0 else None
-            total.bar(k, hours, bottom=below, color=system.colour, alpha=alpha, label=label)
+            look = {"alpha": alpha} if alpha > 0.5 else {"fill": False}
+            total.bar(
+                k, hours, bottom=below, color=system.colour, ec=system.colour, label=label, **look
+            )
             below += hours
         total.annotate(f"{below:.3g}", (k, below), ha="center", va="bottom", fontsize=8)
         for axes, what in ((ttft, "ttft"), (tbt, "tbt")):

@@ -130,9 +130,9 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def excerpt(frame: DataFrame, parameters: WaitingTime) -> DataFrame:
-    """Every third length of the queue, and in front of an empty instance the first quantile alone."""
+    """Every fourth length of the queue, and in front of an empty instance the first quantile alone."""
     lengths = sorted(frame["queue_length"].unique())
-    few = {*lengths[::3], parameters.claimed_length, lengths[-1]}
+    few = {*lengths[::4], parameters.claimed_length, lengths[-1]}
     drawn = (frame["start"] == "busy") | (frame["quantile"] == parameters.quantiles[0])
     drawn &= frame["queue_length"].isin(few)
     columns = ["seed", "llm", "batch_limit", "start", "quantile", "queue_length", "r2", "bias"]
