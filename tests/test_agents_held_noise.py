@@ -72,7 +72,8 @@ def test_it_ends_with_training():
 
 @pytest.mark.slow
 def test_a_run_explores_so_and_learns_the_same_twice(tmp_path: Any):
-    words = [*WORLD, *SEEN, "agent=maskable-ppo", "scenario.horizon_s=60", "n_envs=2"]
+    seen = [word for word in SEEN if not word.startswith("as_is_bias_settings")]
+    words = [*WORLD, *seen, "agent=maskable-ppo", "scenario.horizon_s=60", "n_envs=2"]
     words += ["maskable-ppo.n_steps=6", "maskable-ppo.batch_size=12", "maskable-ppo.net=[8]"]
     words += ["total_timesteps=24", "validation_every=24", "validation_episodes=1"]
     words += ["evaluation_episodes=0", "references=none", "as_is_bias=0", "as_is_bias_settings=0"]

@@ -17,7 +17,7 @@ from agents.models.store import LAST, steps_of
 from agents.vec_adapter import NativeVecEnv
 from llmscale_env._cli import Slip
 from tests import small_runs
-from tests.small_runs import SMALL
+from tests.small_runs import SEEN, SMALL
 
 FEW = [
     *(word for word in SMALL if not word.startswith("scenario.horizon_s")),
@@ -250,6 +250,7 @@ def test_prices_are_those_of_the_groups_scenarios():
 def test_a_run_on_many_scenarios_validates_on_its_own(tmp_path: Path):
     common = [
         *FEW,
+        *SEEN,
         "total_timesteps=32",
         "validation_every=32",
         "validation_episodes=1",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import shutil
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -140,7 +139,7 @@ def test_rows_are_compared_both_ways():
     case = {"n": 3}
 
     def told(known, made, of=experiment):
-        return repeat.difference(of, case, known, made)
+        return repeat.difference(of, case, known, made, repeat.decimals_of(known))
 
     known = [{"n": "3", "x": "0.25", "seconds": "1"}]
     assert told(known, [{"x": 0.25, "seconds": 2.0}]) == ""
@@ -191,18 +190,29 @@ def test_pages_without_records_have_nothing_to_repeat(tmp_path, capsys):
 
 
 def test_of_an_excerpt_what_lies_there_is_compared_to_its_decimals():
-    blank = SimpleNamespace(parameters={"paper": Parameters()}, clocks=(), series=())
-    told = partial(
-        repeat.difference,
-        SimpleNamespace(**vars(blank), excerpt=lambda frame, parameters: frame),
-        {"seed": 1},
-        [
-            {"seed": "1", "use": "0.847", "hours": ""},
-            {"seed": "1", "use": "0.5", "hours": "2.25"},
-        ],
+    experiment = SimpleNamespace(
+        parameters={"paper": Parameters()},
+        clocks=(),
+        series=("series",),
+        excerpt=lambda frame, parameters: frame,
     )
-    first, second = {"use": 0.84731, "hours": 0.978}, {"use": 0.50004, "hours": 2.25}
-    assert told([first, second, {"use": 0.1, "hours": 1.0}]) == ""
-    assert told([first, {**second, "use": 0.5006}]) == "use 0.5006 for 0.5"
-    assert "for 2.25" in told([first, {**second, "hours": 2.26}])
-    assert told([first]) != ""
+    there = [
+        {"seed": "1", "kind": "series", "use": "0.847", "hours": "", "n": "1"},
+        {"seed": "1", "kind": "total", "use": "0.5", "hours": "2.25", "n": "1"},
+    ]
+    decimals = repeat.decimals_of([*there, {**there[0], "n": "0.98765"}])
+    assert decimals == {"seed": 0, "kind": 0, "use": 3, "hours": 2, "n": 5}
+
+    def told(*rows):
+        return repeat.difference(experiment, {"seed": 1}, there, rows, decimals)
+
+    series = {"kind": "series", "use": 0.84731, "hours": 0.978, "n": 1.0}
+    total = {"kind": "total", "use": 0.50004, "hours": 2.25, "n": 1.0}
+    assert told(series, total, {**total, "use": 0.1}) == ""
+    for change in ({"use": 0.5006}, {"hours": 2.26}, {"hours": 1.0}, {"n": 0.6}):
+        (name,) = change
+        assert name in told(series, {**total, **change})
+    assert told(series)
+    assert told(total, total)  # one row does not stand for two
+    there[1]["hours"] = ""
+    assert "hours" in told(series, total)  # nothing is left out of totals

@@ -109,6 +109,9 @@ class Recorder:
         codec: of the environment.
         scenario: of the episodes.
         leader: whose actions are carried out in place of those that are written down; None: those.
+
+    Attributes:
+        is_exact: whether the actions of this episode did all that was ordered, and no more.
     """
 
     def __init__(
@@ -123,6 +126,7 @@ class Recorder:
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """A new episode."""
+        self.is_exact = not self.translator.untranslated
         self._policy.reset(scenario, seed)
         self.codec.reset(seed)
         self.translator.reset()
@@ -134,8 +138,10 @@ class Recorder:
         observation, mask = self.codec.encode(view), self.codec.mask(view)
         self.observations.append(observation)
         self.masks.append(mask)
-        found = self.translator.translate(self._policy.act(view), view)
+        command = self._policy.act(view)
+        found = self.translator.translate(command, view)
         self.translated.append(found)
+        self.is_exact &= bool(found.exact.all()) and not found.left_out and not command.drain
         if self._leader is None:
             return self.codec.decode(found.action, view)
         more = {"action_masks": mask} if takes_masks(self._leader.model) else {}
@@ -186,10 +192,7 @@ def watch(
             rewards += played
             priced += list(priced_rewards(result, scenario, config.lagrangian))
             lengths.append(len(played))
-            if leader is None and not all(
-                found.exact.all() and not found.left_out
-                for found in recorder.translated[-len(played) :]
-            ):
+            if leader is None and not recorder.is_exact:
                 result = run_episode(
                     policy, scenario, seed, simulation=ready, forecaster=config.forecaster
                 )
@@ -227,13 +230,27 @@ def are_ordered(choices: Sequence[str]) -> bool:
 
 
 def clone(
-    model: Any, seen: Demonstrations, settings: WarmStartConfig, reward_scale: float, seed: int
+    model: Any,
+    seen: Demonstrations,
+    settings: WarmStartConfig,
+    reward_scale: float,
+    seed: int,
+    *,
+    begins: bool = True,
 ) -> dict[str, float]:
     """Train a model of stable-baselines3 to do what was seen, in place.
 
     The last layers begin with biases that alone say how often each choice was seen, and what returns are in
     the mean. Without them the layers before would learn it, the easiest way being to drive their units to
     where tanh is flat: a copy that looks right, and whose outputs no gradient can make depend on its inputs.
+
+    Args:
+        model: learns in place.
+        seen: what it is to do.
+        settings: of the supervised training.
+        reward_scale: of the returns.
+        seed: of the order in which rows are seen.
+        begins: whether the model is no copy yet.
 
     Returns:
         `cross_entropy` (mean over decisions, summed over parts) and `value_loss` of the last pass,
@@ -243,7 +260,8 @@ def clone(
 
     returns = torch.as_tensor(seen.returns(model.gamma, reward_scale))
     widths = _widths(seen, settings)
-    _start_from_frequencies(model, seen, settings.entropy, widths, float(returns.mean()))
+    if begins:
+        _start_from_frequencies(model, seen, settings.entropy, widths, float(returns.mean()))
     rng = np.random.default_rng([seed, _SEEDS_OF_COPYING])
     policy = model.policy
     optimiser = torch.optim.Adam(policy.parameters(), lr=settings.learning_rate)

@@ -210,7 +210,14 @@ def warm_start(
             leader = LearnedPolicy(model=model, config=config) if round_ else None
             more = watch(config, plays, ready, leader, round_)
             seen = more if seen is None else seen.followed_by(more)
-            fitted = clone(model, seen, config.warm_start, config.reward_scale, config.seed)
+            fitted = clone(
+                model,
+                seen,
+                config.warm_start,
+                config.reward_scale,
+                config.seed,
+                begins=round_ == 0,
+            )
             rewards.append(more.mean_return)
     except TranslationError as error:
         raise Slip(f"warm_start.policy = {name!r}: {error}") from None

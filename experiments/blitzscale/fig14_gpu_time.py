@@ -60,7 +60,7 @@ SHOWN = {"loading": "loads", "working": "has requests", "idle": "has none"}
 
 
 def excerpt(frame: DataFrame, parameters: EndToEnd) -> DataFrame:
-    """All but GPUs over time; of these every fortieth look of the first run."""
+    """All but GPUs over time; of these every twentieth look of the first run."""
     first = (frame["seed"] == frame["seed"].min()) & (
         frame["time_s"].rank(method="dense") % 20 == 1
     )

@@ -4,10 +4,10 @@ The planner (`baselines/twin`) plays windows of test days with ever more told to
 draws, the true rates with other half minutes, and what really comes. Told all, it also gets more orders to
 choose from, or looks three times as far ahead. What each step gains is that part of the regret.
 
-Rules with searched settings stand beside it. With "true rates" a future has the requests of a half minute
-from anywhere in the same ten minutes, since the load's rates change every ten minutes. Lengths are true in
-all that is told. The late price is the planner's own wherever nothing is told; who knows what comes needs no
-margin, so it is 1 for the others.
+Rules with searched settings stand beside it. With "true rates" interactive requests of a half minute are
+those of one from anywhere in the same ten minutes, since the load's rates change every ten minutes; jobs are
+where they are. Lengths are true in all that is told. Who knows what comes needs no margin, so the price of
+late requests is the true one where the future is told, and the planner's own elsewhere.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from agents.statistics import Interval, mean_interval
 from baselines.twin.futures import FutureDrawer
-from baselines.twin.policy import STRATA, TwinPolicy
+from baselines.twin.policy import TwinPolicy
 from experiments.harness.claims import Claim, at_most, less, more
 from experiments.harness.figure import SEEDS, Grid, claimed
 from experiments.harness.parameters import Parameters, ours
@@ -44,6 +44,8 @@ TOLD = (RATES, KNOWN, ORDERS, FAR)
 STEPS = (-4, -3, -2, -1, 0, 1, 2, 3, 4)
 """Instances more or fewer of who has more orders."""
 TEN_MINUTES_S, PART_S = 600, 30
+FUTURES = 8
+"""That are drawn where the rates are told."""
 
 
 class Settings(Parameters):
@@ -76,14 +78,16 @@ class Told(FutureDrawer):
         scenario: of the cluster.
         seed: of what is drawn.
         requests: of the episode.
-        rates_only: half minutes of the same ten minutes in another order, a drawn one for each stratum.
+        rates_only: interactive requests of half minutes of the same ten minutes; several futures, all alike.
     """
 
     def __init__(
         self, scenario: Scenario, seed: int, requests: RequestTable, rates_only: bool
     ) -> None:
-        super().__init__(scenario, seed, STRATA if rates_only else (1.0,))
+        super().__init__(scenario, seed, (1 / FUTURES,) * FUTURES if rates_only else (1.0,))
         self._requests, self._rates_only = requests, rates_only
+        urgent = np.array([c.priority == 0 for c in scenario.classes])
+        self._moves = urgent[requests.slo_class]
 
     def see(self, view: ClusterView) -> None:
         """Nothing is learnt from what has come."""
@@ -102,17 +106,21 @@ class Told(FutureDrawer):
         times = self._requests.arrival_ps
         now_ps, end_ps = round(now_s * PS_PER_S), round(until_s * PS_PER_S)
         if not self._rates_only:
-            first, end = np.searchsorted(times, (now_ps, end_ps))
+            first, end = np.searchsorted(times, (now_ps, end_ps), side="right")
             return self._rows(np.arange(first, end), times[first:end])
         part_ps, n = PART_S * PS_PER_S, TEN_MINUTES_S // PART_S
-        rows, moved = [], []
+        # Jobs stay where they are: nothing that recent rates announce.
+        still = np.flatnonzero(~self._moves & (times > now_ps) & (times < end_ps))
+        rows, moved = [still], [times[still]]
         for part in range(now_ps // part_ps, -(-end_ps // part_ps)):
             other = part // n * n + int(self._rng.integers(n))
             first, end = np.searchsorted(times, (other * part_ps, (other + 1) * part_ps))
-            rows.append(np.arange(first, end))
-            moved.append(times[first:end] + (part - other) * part_ps)
+            drawn = first + np.flatnonzero(self._moves[first:end])
+            rows.append(drawn)
+            moved.append(times[drawn] + (part - other) * part_ps)
         chosen, at = np.concatenate(rows), np.concatenate(moved)
-        comes = (at > now_ps) & (at < end_ps)
+        comes = np.flatnonzero((at > now_ps) & (at < end_ps))
+        comes = comes[np.argsort(at[comes], kind="stable")]
         return self._rows(chosen[comes], at[comes])
 
     def _rows(self, rows: NDArray[np.int64], at_ps: NDArray[np.int64]) -> RequestTable:
@@ -163,8 +171,10 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     scenario, who = load_scenario(case["env"], **changes), case["who"]
     if who in TOLD:
         ahead = {"horizon_s": case["far_s"]} if who == FAR else {}
+        if who != RATES:
+            ahead["late_price"] = 1.0
         requests = draw_requests(scenario, np.random.default_rng(case["seed"]))
-        policy: Policy = Foreseeing(requests, who, late_price=1.0, **ahead)
+        policy: Policy = Foreseeing(requests, who, **ahead)
     else:
         policy = make_policy("twin" if who == DRAWN else who)
     made: dict[str, Any] = run_episode(policy, scenario, case["seed"]).summary
