@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +49,6 @@ class LearnedPolicy:
         ValueError: a quantile that is none.
 
     Attributes:
-        alter: what is done to an observation before the network sees it; None: nothing.
         forecaster: what the network was trained to see in the forecast entries; `run_episode` takes it
             (its own default is that of the environments, "ewma").
     """
@@ -87,13 +85,6 @@ class LearnedPolicy:
         self._memory: Any = None  # of a recurrent network, of the present episode
         self._codec: Any = None
         self._scenario: Scenario | None = None
-        self.alter: Callable[[NDArray[np.float32]], NDArray[np.float32]] | None = None
-
-    @property
-    def spans(self) -> dict[str, slice]:
-        """Which entries of an observation are each block's, once the policy was fitted to a scenario."""
-        found: dict[str, slice] = self._codec.encoder.spans
-        return found
 
     def __getstate__(self) -> dict[str, Any]:
         """Plain values, and the model as the bytes of its file: a policy can be sent to another process."""
@@ -155,8 +146,6 @@ class LearnedPolicy:
     def act(self, view: ClusterView) -> Command:
         """The command that the network finds best."""
         observation = self._codec.encode(view)
-        if self.alter is not None:
-            observation = self.alter(observation)
         more: dict[str, Any] = {}
         if self._masked:
             more["action_masks"] = self._codec.mask(view)

@@ -296,6 +296,20 @@ def test_a_planner_is_the_same_whatever_plays_its_twins() -> None:
     assert strip[0] == strip[1]
 
 
+@pytest.mark.parametrize("delay_s, mixed", [(0, 2), (60, 6)])
+def test_a_planner_goes_by_what_it_sees_unless_metrics_are_late(delay_s: int, mixed: int) -> None:
+    """Its first order is for all six; somebody else orders two, and it may not change anything."""
+    scenario = load_scenario(SCENARIO, metric_delay_s=delay_s)
+    sim, _ = begun(scenario)
+    policy = make_policy(f"{QUICK},inertia=1000000")
+    policy.reset(scenario, 0)
+    assert policy.act(sim.view(0)).targets["mixed"] == 6
+    for _ in range(4):
+        sim.apply(0, Command(targets={"interactive": 0, "mixed": 2}))
+        sim.advance()
+    assert policy.act(sim.view(0)).targets["mixed"] == mixed
+
+
 def test_a_planner_scales_with_its_load() -> None:
     """Four times the load: more instances, and nearly everybody on time."""
     held, on_time = [], []

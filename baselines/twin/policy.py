@@ -180,9 +180,10 @@ class TwinPolicy(NamedPolicy):
         if window.length_s <= 0:
             return
         there = view.pools[self._pool]
-        self._target = view.instances_of(self._pool)
-        if there["active"]:
-            self._limit = round(int(there["limit_sum"]) / int(there["active"]))
+        if view.scenario.metric_delay_s == 0:  # else the last order may not show yet
+            self._target = view.instances_of(self._pool)
+            if there["active"]:
+                self._limit = round(int(there["limit_sum"]) / int(there["active"]))
         tokens = np.stack([window.input_tokens, window.predicted_tokens])[:, self._urgent]
         rate = float((tokens * self._cost[:, self._urgent]).sum()) / window.length_s
         keep = math.exp(-window.length_s / 600.0) if view.step > 1 else 0.0
@@ -193,7 +194,8 @@ class TwinPolicy(NamedPolicy):
         p, pool = self.parameters, view.scenario.fleet.pools[self._pool]
         n, limit = max(self._target, 1), self._limit
         counts = [min(max(n + k, 1), self._most) for k in (0, 1, -1, 2, -2)]
-        tried = [x for x in LIMITS if p.least_limit <= x <= pool.max_batch]
+        allowed = {*LIMITS, pool.max_batch}
+        tried = sorted(x for x in allowed if p.least_limit <= x <= pool.max_batch)
         limits = [*[x for x in tried if x > limit][:1], *[x for x in tried if x < limit][-1:]]
         return list(dict.fromkeys([*((k, limit) for k in counts), *((n, x) for x in limits)]))
 

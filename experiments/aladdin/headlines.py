@@ -62,8 +62,8 @@ LEARNT = (
     "The saving over default vLLM comes from the degree of the workers. With first turns at 25 requests/s "
     "Llama-2-7B needs 37 GPUs in workers of 4 for all SLOs. In workers of 1, shortest queue needs 11 of them "
     "and Aladdin 9.",
-    "Placement pays where prompts are long. With whole conversations at 20 requests/s Llama-2-7B needs 26 "
-    "GPUs for all SLOs, and 59 with shortest queue.",
+    "Placement pays where prompts are long. With whole conversations at 20 requests/s and theta = 0.7 "
+    "Llama-2-7B needs 27 GPUs for all SLOs, and 59 with shortest queue.",
     "Best fit keeps the SLOs of all requests only if a request whose prefill is under way counts as ongoing "
     "in constraint (d). It has saved nothing yet, so that nothing may join it. Before we read it so, no run "
     "of Llama-2-70B got to 100 %.",

@@ -233,6 +233,6 @@ def claims(frame: DataFrame, parameters: Gap) -> Iterator[Claim]:
             paper="fewer (read as by a tenth or more)",
             how="the same problems: shortest queue has the fewest workers on which it breaks no constraint",
             setting="one-shot packing, no constraint may break; with requests that come and go Figure 11 "
-            "finds no such saving",
+            "finds it where all must be on time",
             reason=f"shortest queue's workers beyond the optimum: {by_scarce(frame, 'chat', 'shortest')}",
         )

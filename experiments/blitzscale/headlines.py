@@ -71,7 +71,7 @@ LEARNT = (
     "The 256 Gbps that keep TTFT below 1,100 ms are those of an instance of four GPUs, as the text says; per "
     "GPU it is a quarter.",
     "The lead over AllCache on AzureCode comes from NVLink more than from live scaling. TTFT is 313 ms "
-    "with AllCache, 253 ms without live scaling, and 236 ms with it.",
+    "with AllCache (Figure 14), 253 ms without live scaling and 236 ms with it (Figure 17).",
     "The interference-free plan changes little where a copy in host memory is a source. That copy has the "
     "most bandwidth, so both plans load from it first; on AzureConv they are the same.",
     "A chain is not free of its length: every hop adds the time of one layer. To 31 targets it takes 1.94 "

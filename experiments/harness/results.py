@@ -174,7 +174,7 @@ def write_table(
 def number_or_text(value: Any) -> str:
     """A value as a program reads it: a number with `DIGITS` digits, nothing where there is none."""
     if isinstance(value, float):
-        return "" if math.isnan(value) else few_digits(repr(value))
+        return "" if math.isnan(value) else few_digits(repr(float(value)))  # numpy's, too
     return str(value)
 
 

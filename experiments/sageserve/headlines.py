@@ -58,7 +58,7 @@ HEADLINES = (
 LEARNT = (
     "The paper's text scales at 70 and 30 % of the memory and has over 10 million requests; its released "
     "code has 50 and 25 % and 7.4 million. With the code's numbers LT saves some 19 % of Llama-2's hours on "
-    "the peak day, at lower latencies. With the text's numbers it saves none.",
+    "the peak day, at lower latencies. With the text's numbers it uses more.",
     "The paper names no limit of TTFT but a range from a second to a minute. Its own Table 1 has 34.5 s for "
     "Llama-2, which only the minute allows. On the peak day reactive breaks it with 106 s, LT keeps it.",
     "LT's instances that serve are no fuller than reactive's. Of the memory of all VMs that are paid for it "
