@@ -12,12 +12,15 @@ from baselines import PolicyError, make_policy
 from baselines.twin.futures import BIN_S, WORST, FutureDrawer
 from baselines.twin.policy import STRATA
 from llmscale_env.control.command import Command
+from llmscale_env.control.metric_delay import DelayedCluster
 from llmscale_env.control.reward import draw_requests
 from llmscale_env.control.run import run_episode
 from llmscale_env.control.simulation import ClusterSimulation
-from llmscale_env.control.twins import Future, Trial, Twins, unfinished
+from llmscale_env.control.twins import Future, Given, Trial, Twins, unfinished
 from llmscale_env.scenarios.load import load_scenario
 from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim.compile import compile_cluster
+from llmscale_env.sim.engine import make_engine
 from llmscale_env.sim.picoseconds import seconds
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
 from tests.refusals import refuses
@@ -86,6 +89,93 @@ def test_a_twin_that_knows_the_future_is_the_cluster(engine: str) -> None:
         n_queues = len(sim.scenario.fleet.queues)
         assert np.array_equal(played.queues[1], sim.engine.queue_seen[0, :n_queues])
         assert not np.array_equal(played.pools[0], played.pools[1])
+
+
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+def test_orders_given_since_a_view_are_met_by_its_twins(engine: str) -> None:
+    """Metrics are two intervals late: with the true future, twins still become the cluster."""
+    scenario = load_scenario(
+        "mixed-slo-hours",
+        **{"horizon_s": 600, "workload.rate_scale": 0.02 if engine == "reference" else 0.25},
+        metric_delay_s=60,
+    )
+    sim, requests = begun(scenario, engine)
+    behind = DelayedCluster(sim)
+    behind.start(0, requests)
+    twins, orders = Twins(scenario, engine=engine), list[Given]()
+    for k in range(8):
+        view, now_s = behind.sim.view(0), 30.0 * k
+        order = Command(targets={"mixed": 1 + k % 4, "interactive": 1 - k % 2})
+        trials = [Trial(Command(targets={"mixed": 6}), 0), Trial(order, 0)]
+        pools, given = sim.engine.pool_seen.copy(), orders[-2:]
+        future = truth(behind.sim, requests)
+        played = twins.play(view, [future], trials, now_s + 30, at_s=now_s, given=given)
+        orders.append(Given(now_s, order))
+        sim.apply(0, order)
+        sim.advance()
+        behind.follow([order])
+        gpu_s = seconds(sim.engine.pool_seen, "gpu") - seconds(pools, "gpu")
+        assert played.gpu_s[1] == pytest.approx(gpu_s[0].sum(), abs=1e-9)
+        assert np.array_equal(played.pools[1], sim.engine.pool_seen[0])
+    view = behind.sim.view(0)
+    for at_s, given in ((view.time_s - 1, []), (300.0, orders[:1]), (200.0, orders[-1:])):
+        refuses("in order", twins.play, view, [future], trials, 330.0, at_s=at_s, given=given)
+
+
+WRONG = {"fleet.pools.*.time_factor": 1.3, "fleet.pools.*.load_time_factor": 2.0}
+
+
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+def test_twins_do_not_know_calibration_errors(engine: str) -> None:
+    """From before anything runs, those of a slower cluster are the cluster as it was calibrated."""
+    rate = 0.02 if engine == "reference" else 0.25
+    wrong = load_scenario(
+        "mixed-slo-hours", **{"horizon_s": 600, "workload.rate_scale": rate, **WRONG}
+    )
+    sim, requests = begun(wrong, engine)
+    right, _ = begun(wrong.as_calibrated, engine)
+    order = Command(targets={"mixed": 3, "interactive": 0})
+    twins, future = Twins(wrong, engine=engine), [truth(sim, requests)]
+    played = twins.play(sim.view(0), future, [Trial(order, 0)], 60.0)
+    slow = twins.play(sim.view(0), future, [Trial(Command(), 0)], 60.0)
+    for each in (sim, right):
+        each.apply(0, order)
+        while each.interval[0] < 2:
+            each.advance()
+    assert np.array_equal(played.pools[0], right.engine.pool_seen[0])
+    assert not np.array_equal(played.pools[0], sim.engine.pool_seen[0])
+    assert not np.array_equal(slow.pools[0], played.pools[0])
+
+
+def test_engines_agree_on_twins_of_a_cluster_that_is_not_as_calibrated() -> None:
+    """What runs and loads by the cluster's times ends by them; what begins after takes the others."""
+    changes = {"horizon_s": 300, "workload.rate_scale": 0.05, **WRONG}
+    scenario = load_scenario("mixed-slo-hours", **changes)
+    found = []
+    for engine in ("fast", "reference"):
+        sim, requests = begun(scenario, engine)
+        twins, seen = Twins(scenario, engine=engine), []
+        for k in range(5):
+            view = sim.view(0)
+            trials = [Trial(Command(targets={"mixed": n, "interactive": 0}), 0) for n in (1, 4)]
+            seen.append(twins.play(view, [truth(sim, requests)], trials, view.time_s + 60))
+            sim.apply(0, Command(targets={"mixed": 1 + k % 3, "interactive": 0}))
+            sim.advance()
+        found.append(seen)
+    for fast, reference in zip(*found, strict=True):
+        for one, other in zip(fast, reference, strict=True):
+            assert np.array_equal(one, other)
+
+
+def test_only_times_may_differ_from_a_saved_cluster() -> None:
+    others = {**WRONG, "fleet.max_gpus": 10}
+    for engine in ("fast", "reference"):
+        sim, _ = begun(engine=engine)
+        for changes in (WRONG, others):
+            spec = compile_cluster(load_scenario(SCENARIO, **changes), as_calibrated=True)
+            refuses("another cluster", make_engine(spec, 1, engine).restore, 0, sim.engine.save(0))
+        batch = make_engine(spec, 1, engine)
+        refuses("more than times", batch.restore, 0, sim.engine.save(0), sim.engine.spec)
 
 
 def test_trials_do_not_touch_the_cluster_or_each_other() -> None:
@@ -300,14 +390,18 @@ def test_a_planner_is_the_same_whatever_plays_its_twins() -> None:
 def test_a_planner_goes_by_what_it_sees_unless_metrics_are_late(delay_s: int, mixed: int) -> None:
     """Its first order is for all six; somebody else orders two, and it may not change anything."""
     scenario = load_scenario(SCENARIO, metric_delay_s=delay_s)
-    sim, _ = begun(scenario)
+    sim, requests = begun(scenario)
+    behind = DelayedCluster(sim)
+    behind.start(0, requests)
     policy = make_policy(f"{QUICK},inertia=1000000")
     policy.reset(scenario, 0)
-    assert policy.act(sim.view(0)).targets["mixed"] == 6
-    for _ in range(4):
-        sim.apply(0, Command(targets={"interactive": 0, "mixed": 2}))
+    ordered, other = [], Command(targets={"interactive": 0, "mixed": 2})
+    for _ in range(7):
+        ordered.append(policy.act(behind.sim.view(0)).targets["mixed"])
+        sim.apply(0, other)
         sim.advance()
-    assert policy.act(sim.view(0)).targets["mixed"] == mixed
+        behind.follow([other])
+    assert (ordered[0], ordered[-1]) == (6, mixed)
 
 
 def test_a_planner_scales_with_its_load() -> None:

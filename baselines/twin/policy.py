@@ -35,7 +35,7 @@ from baselines.twin.futures import FutureDrawer
 from llmscale_env.control.command import Command
 from llmscale_env.control.results.region_result import has_regions
 from llmscale_env.control.reward import RewardModel, violation_prices
-from llmscale_env.control.twins import Future, Played, Trial, Twins
+from llmscale_env.control.twins import Given, Played, Trial, Twins
 from llmscale_env.control.unfinished_work import full_batch_cost_gpu_s
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
@@ -102,7 +102,7 @@ def can_plan(scenario: Scenario) -> bool:
 class TwinPolicy(NamedPolicy):
     """See the module; for scenarios of one LLM, without flows, with a pool that serves all classes.
 
-    Where metrics are late, twins stand where the cluster was then, and orders given since are not played.
+    Where metrics are late, twins begin where the cluster was then, and meet the orders given since.
     """
 
     parameters_type = TwinParameters
@@ -153,26 +153,51 @@ class TwinPolicy(NamedPolicy):
         self._most = min(pool.max_instances, scenario.fleet.max_gpus // pool.tp)
         self._target = min(self._most, sum(q.initial_instances for q in scenario.fleet.pools))
         self._limit = pool.batch_limit
+        self._given: list[Command] = []
         self._rate = 0.0  # urgent work, GPU-seconds per second
 
     def act(self, view: ClusterView) -> Command:
         """The order that costs least in the drawn futures."""
-        p, scenario = self.parameters, view.scenario
         self._drawer.see(view)
         self._follow(view)
-        if not self._drawer.knows:
-            return self._command(scenario, (self._target, self._limit), "nothing has come")
-        until_s = min(view.time_s + p.horizon_s, scenario.horizon_s)
+        reason = self._choose(view) if self._drawer.knows else "nothing has come"
+        command = self._command(view.scenario, (self._target, self._limit), reason)
+        if view.scenario.delay_steps:
+            self._given.append(command)
+        return command
+
+    def _since(self, view: ClusterView) -> tuple[list[Given], float]:
+        """What has been ordered since the instant of a view, and the present time."""
+        interval_s, now = view.scenario.control_interval_s, len(self._given)
+        if not now:
+            return [], view.time_s
+        first = max(0, now - view.scenario.delay_steps)
+        given = [Given(k * interval_s, self._given[k]) for k in range(first, now)]
+        return given, now * interval_s
+
+    def _choose(self, view: ClusterView) -> str:
+        """Choose instances and batch limit; returns why."""
+        p, scenario = self.parameters, view.scenario
+        given, now_s = self._since(view)
+        until_s = min(now_s + p.horizon_s, scenario.horizon_s)
         options = self._options(view)
         futures = self._drawer.draw(view, until_s)
         weights = np.array(self._drawer.strata) / sum(self._drawer.strata)
-        costs = self._costs(view, options, futures, until_s)
+        trials = [
+            Trial(self._command(scenario, option), k)
+            for option in options
+            for k in range(len(futures))
+        ]
+        if self._twins is None:
+            self._twins = Twins(scenario, p.threads, view.engine_name)
+        played = self._twins.play(view, futures, trials, until_s, at_s=now_s, given=given)
+        costs = self._costs(played, until_s).reshape(len(options), len(futures))
         interval = self._gpu_s_price * scenario.control_interval_s
         changes = np.array([abs(n - self._target) + (x != self._limit) for n, x in options])
         expected = costs @ weights + p.inertia * interval * changes
         best = int(np.argmin(expected))
         self._target, self._limit = options[best]
-        return self._command(scenario, options[best], f"expected cost {expected[best]:.4f}")
+        return f"expected cost {expected[best]:.4f}"
 
     def _follow(self, view: ClusterView) -> None:
         """What there is, which another policy may have ordered, and what comes."""
@@ -209,25 +234,10 @@ class TwinPolicy(NamedPolicy):
             reason=reason,
         )
 
-    def _costs(
-        self,
-        view: ClusterView,
-        options: list[tuple[int, int]],
-        futures: list[Future],
-        until_s: float,
-    ) -> NDArray[np.float64]:
-        """(options, futures) cost."""
-        trials = [
-            Trial(self._command(view.scenario, option), k)
-            for option in options
-            for k in range(len(futures))
-        ]
-        if self._twins is None:
-            self._twins = Twins(view.scenario, self.parameters.threads, view.engine_name)
-        played = self._twins.play(view, futures, trials, until_s)
+    def _costs(self, played: Played, until_s: float) -> NDArray[np.float64]:
+        """(n,) cost of each trial."""
         cost = played.gpu_s * self._gpu_s_price + played.violations @ self._late_price
-        cost += self._left(played, until_s)
-        return cost.reshape(len(options), len(futures))
+        return cost + self._left(played, until_s)
 
     def _left(self, played: Played, until_s: float) -> NDArray[np.float64]:
         """(n,) what the shared queues will cost."""

@@ -55,8 +55,20 @@ class Trial(NamedTuple):
     future: int
 
 
+class Given(NamedTuple):
+    """An order that has been given.
+
+    Attributes:
+        time_s: when.
+        command: what.
+    """
+
+    time_s: float
+    command: Command
+
+
 class Played(NamedTuple):
-    """What came of trials; a row per trial.
+    """What came of trials, from when their orders were given; a row per trial.
 
     Attributes:
         gpu_s: (n,) GPU-seconds billed.
@@ -100,6 +112,9 @@ def unfinished(view: ClusterView) -> Unfinished:
 class Twins:
     """Clusters of one scenario, side by side, on which orders are tried.
 
+    Nobody knows calibration errors (`time_factor`, `load_time_factor`): iterations and loads that begin in a
+    twin take the calibrated times.
+
     Args:
         scenario: of the clusters whose views are played.
         threads: threads that play them.
@@ -111,7 +126,8 @@ class Twins:
 
     def __init__(self, scenario: Scenario, threads: int = 1, engine: str = "fast") -> None:
         self.scenario = scenario
-        self._spec = compile_cluster(scenario)
+        self._spec = compile_cluster(scenario, as_calibrated=True)
+        self._real = None if scenario.as_calibrated is scenario else compile_cluster(scenario)
         self._engine_name = engine
         self._threads = int(check_range("threads", threads, 1, 1024))
         self._executor: ThreadPoolExecutor | None = None
@@ -132,23 +148,32 @@ class Twins:
         futures: Sequence[Future],
         trials: Sequence[Trial],
         until_s: float,
+        *,
+        at_s: float | None = None,
+        given: Sequence[Given] = (),
     ) -> Played:
         """Try orders from the instant of a view until a time.
 
         Args:
-            view: of the cluster as it stands now; time must not have gone on since.
-            futures: what may come.
+            view: of the cluster; its simulation must not have gone on since.
+            futures: what may come from its instant on.
             trials: what is ordered, in which of them. Impossible orders are clipped.
             until_s: end of the trials, in seconds of the episode.
+            at_s: when it is ordered; None: at the view's instant. Later where metrics are late.
+            given: what has been ordered in between, in order of time.
 
         Raises:
             ValueError: the cluster has flows, or the other engine; time has gone on since the view. A future
                 lacks lengths, has other names, or does not go on from now. A trial is in a future that is not
-                there. The end is before now.
+                there. Times are not in order: the view's, those of what has been ordered, of the trials,
+                and the end.
         """
-        if not view.time_s <= until_s < np.inf:
+        at_s = view.time_s if at_s is None else at_s
+        times = [view.time_s, *(each.time_s for each in given), at_s, until_s]
+        if not np.isfinite(until_s) or not all(a <= b for a, b in pairwise(times)):
             raise ValueError(
-                f"until_s = {until_s}: must be finite, and at least {view.time_s:g}, now"
+                f"until_s = {until_s}: must be finite, and at least {at_s:g}, when trials begin; "
+                f"times before must be in order from {view.time_s:g} on, the view's: {times[1:-1]}"
             )
         saved = view.save_under_way()
         if view.engine_name != self._engine_name:
@@ -166,7 +191,7 @@ class Twins:
         sizes = [len(known.request_id) + len(future.arrivals) for future in futures]
         block = max(1, _MOST_REQUESTS // max([1, *sizes]))
         parts = [
-            self._play(saved, known, futures, trials[a : a + block], ps(until_s))
+            self._play(saved, known, futures, trials[a : a + block], given, (at_s, until_s))
             for a in range(0, max(len(trials), 1), block)
         ]
         return Played(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
@@ -191,7 +216,8 @@ class Twins:
         known: Unfinished,
         futures: Sequence[Future],
         trials: Sequence[Trial],
-        end_ps: int,
+        given: Sequence[Given],
+        times_s: tuple[float, float],
     ) -> Played:
         n = len(trials)
         if n > self.engine.n_episodes:
@@ -202,12 +228,17 @@ class Twins:
         for e, (_, number) in enumerate(trials):
             future = futures[number]
             tokens = np.clip(np.asarray(future.output_tokens, np.int64), 1, room)
-            engine.restore(e, saved)
+            engine.restore(e, saved, self._real)
             engine.imagine(e, known.request_id, tokens, future.arrivals)
+        for time_s, command in given:
+            self._advance(n, ps(time_s))
+            self._dispatcher.apply(dict.fromkeys(range(n), command))
+        begin_s, end_s = times_s
+        self._advance(n, ps(begin_s))
         engine.close_windows(0, n)
         classes, pools = engine.class_seen[:n].copy(), engine.pool_seen[:n].copy()
         self._dispatcher.apply({e: trial.command for e, trial in enumerate(trials)})
-        self._advance(n, end_ps)
+        self._advance(n, ps(end_s))
         engine.close_windows(0, n)
         after = engine.class_seen[:n]
         late = [after[name] - classes[name] for name in ("rejected", "ttft_late", "itl_late")]

@@ -33,7 +33,7 @@ from llmscale_env.sim.compile_regions import (
     promote_ps,
     route_regions,
 )
-from llmscale_env.sim.linear import linear_times, slower
+from llmscale_env.sim.linear import linear_times
 from llmscale_env.sim.picoseconds import ps as ps
 from llmscale_env.sim.spec import (
     NEVER,
@@ -116,12 +116,15 @@ def _planned_s(scenario: Scenario, pool: PoolConfig, llm: str) -> float:
     )
 
 
-def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> ClusterSpec:
+def compile_cluster(
+    scenario: Scenario, custom_router: object | None = None, *, as_calibrated: bool = False
+) -> ClusterSpec:
     """The cluster of a scenario as the engines take it.
 
     Args:
         scenario: validated.
         custom_router: from `llmscale_env.sim.custom_router.router`, for routes of kind "custom".
+        as_calibrated: as everybody takes it to be, with the same numbers of profiles; it differs in times.
 
     Raises:
         ValueError: an LLM and GPU for which there are no iteration times, or a custom route without a router.
@@ -147,23 +150,24 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
             profiles.append(_profile(scenario, pool))
         return known[key]
 
-    def drifted(number: int, factor: float) -> int:
-        key = ("drift", number, factor)
+    def drifted(number: int, factor: float, is_error: bool = False) -> int:
+        key = ("drift", number, factor, is_error)
         if key not in known:
             known[key] = len(profiles)
-            profiles.append(slower(profiles[number], factor))
+            profiles.append(profiles[number].slower(1.0 if is_error and as_calibrated else factor))
         return known[key]
 
     def as_run(pool: PoolConfig) -> int:
         """The profile that instances run by: the calibrated one, or what it is really like."""
-        number = profile_of(pool)
-        return number if pool.time_factor == 1.0 else drifted(number, pool.time_factor)
+        number, factor = profile_of(pool), pool.time_factor
+        return number if factor == 1.0 else drifted(number, factor, is_error=True)
 
     for pool in fleet.pools:
         number = as_run(pool)
         profile = profiles[number]
+        slowness = 1.0 if as_calibrated else pool.load_time_factor
         load = {
-            source: seconds * pool.load_time_factor
+            source: seconds * slowness
             for source, seconds in pool_load_times_s(scenario, pool).items()
         }
         pools.append(
@@ -197,7 +201,7 @@ def compile_cluster(scenario: Scenario, custom_router: object | None = None) -> 
                 static_batch=pool.static_batch,
                 async_kv=pool.async_kv,
                 swaps=tuple(
-                    _swap(scenario, serving(pool, llm), llms, as_run(serving(pool, llm)))
+                    _swap(scenario, serving(pool, llm), llms, as_run(serving(pool, llm)), slowness)
                     for llm in pool.llms
                     if pool.swaps_to
                 ),
@@ -308,15 +312,17 @@ def swap_times_s(scenario: Scenario, pool: PoolConfig, llm: str) -> tuple[float,
     return times["ssd"] - scenario.network.startup_s, times["host"]
 
 
-def _swap(scenario: Scenario, pool: PoolConfig, llms: tuple[str, ...], profile: int) -> SwapSpec:
+def _swap(
+    scenario: Scenario, pool: PoolConfig, llms: tuple[str, ...], profile: int, slowness: float
+) -> SwapSpec:
     fetch_s, swap_s = swap_times_s(scenario, pool, pool.llm)
     capacity = pool_tables(scenario, pool).kv_capacity_tokens
     return SwapSpec(
         llm=llms.index(pool.llm),
         profile=profile,
         weight_bytes=llm_card(pool.llm).weight_bytes,
-        fetch_ps=ps(fetch_s * pool.load_time_factor),
-        swap_ps=ps(swap_s * pool.load_time_factor),
+        fetch_ps=ps(fetch_s * slowness),
+        swap_ps=ps(swap_s * slowness),
         watermark_tokens=int(pool.watermark * capacity),
     )
 

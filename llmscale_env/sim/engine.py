@@ -121,8 +121,16 @@ class Engine(Protocol):
     def save(self, e: int) -> dict[str, NDArray[Any]]:
         """A copy of episode `e`: plain arrays that can be pickled and `restore`d; `cluster` says of which."""
 
-    def restore(self, e: int, saved: dict[str, NDArray[Any]]) -> None:
+    def restore(
+        self, e: int, saved: dict[str, NDArray[Any]], cluster: ClusterSpec | None = None
+    ) -> None:
         """Put episode `e` where `save` was called (of this batch or another of the same spec).
+
+        Args:
+            e: the episode.
+            saved: from `save`.
+            cluster: whose episode it is; None: this one's. It may differ from this one in times alone:
+                iterations and loads that begin from now on take those of this one.
 
         Raises:
             ValueError: `saved` is no saved episode, or one of another cluster; nothing has changed then.

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -55,19 +52,6 @@ def _least_squares(columns: list[np.ndarray], values: np.ndarray) -> tuple[float
     scale = np.abs(matrix).max(axis=0)
     found = np.linalg.lstsq(matrix / scale, values.astype(np.float64), rcond=None)[0] / scale
     return tuple(float(x) for x in found.round(3))
-
-
-def slower(profile: ProfileSpec, factor: float) -> ProfileSpec:
-    """The same machine at another speed: all its iterations take `factor` times as long."""
-    changed: dict[str, Any] = {
-        name: np.maximum(np.rint(value * factor), np.minimum(value, 1)).astype(np.int64)
-        for name, value in vars(profile).items()
-        if isinstance(value, np.ndarray) and name.endswith("_ps")
-    }
-    for name, value in vars(profile).items():
-        if isinstance(value, int) and name.endswith("_ps"):
-            changed[name] = round(value * factor)
-    return replace(profile, **changed)
 
 
 def worker_times_s(spec: ClusterSpec) -> NDArray[np.float64]:

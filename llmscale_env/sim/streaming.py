@@ -24,6 +24,25 @@ class Retired(NamedTuple):
     results: NDArray[Any]
 
 
+def check_same_cluster(
+    digest: NDArray[np.uint8], spec: ClusterSpec, cluster: ClusterSpec | None
+) -> None:
+    """Refuse to restore an episode of another cluster.
+
+    Args:
+        digest: of the cluster whose episode it is.
+        spec: the cluster in which it is to go on.
+        cluster: that whose episode it is, if its times are others; None: `spec`.
+
+    Raises:
+        ValueError: the digest is not of it, or it differs from `spec` in more than times.
+    """
+    if not np.array_equal(digest, (cluster or spec).digest):
+        raise ValueError("cluster: a saved episode of another cluster")
+    if cluster is not None and not np.array_equal(cluster.untimed_digest, spec.untimed_digest):
+        raise ValueError("cluster: differs from that in which the episode is to go on in more than times")
+
+
 def check_streams(spec: ClusterSpec) -> None:
     """Refuse a cluster in which things flow over links: their flows are numbered by requests.
 

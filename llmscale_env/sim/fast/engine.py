@@ -58,6 +58,7 @@ from llmscale_env.sim.order_checks import OrderChecks
 from llmscale_env.sim.orders import Orders, Outcome, carry_out
 from llmscale_env.sim.spec import NEVER, ClusterSpec, RequestState
 from llmscale_env.sim.spec.checks import check_range, check_requests
+from llmscale_env.sim.streaming import check_same_cluster
 from llmscale_env.workload.requests import NO_REQUESTS, RequestTable
 
 
@@ -211,16 +212,17 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
             saved[name] = saved[name][..., : length(self.spec, name, n)]
         loose = packed(self.loose[e], int(self.states.glob[e, 0]["extent_top"]))
         copies = {name: array.copy() for name, array in saved.items()}
-        return {"cluster": self._digest, **copies, **loose._asdict()}
+        return {"cluster": self.spec.digest, **copies, **loose._asdict()}
 
-    def restore(self, e: int, saved: dict[str, NDArray[Any]]) -> None:
+    def restore(
+        self, e: int, saved: dict[str, NDArray[Any]], cluster: ClusterSpec | None = None
+    ) -> None:
         _ = self.handles[e]
         parts = {"cluster", *EPISODE_FIELDS, *Loose._fields}
         if set(saved) != parts:
             odd = sorted(set(saved) ^ parts)
             raise ValueError(f"no saved episode: {odd} missing or too much")
-        if not np.array_equal(saved["cluster"], self._digest):
-            raise ValueError("cluster: a saved episode of another cluster")
+        check_same_cluster(saved["cluster"], self.spec, cluster)
         n = len(saved["req"])
         for name in EPISODE_FIELDS:
             mine, array = getattr(self.states, name)[e], saved[name]
@@ -248,6 +250,8 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         glob["capacity"] = self.capacity
         loose = Loose(*(saved[name] for name in Loose._fields))
         self._put_loose(e, unpacked(loose, int(glob["extent_size"])))
+        for row, pool in zip(self.states.pool[e], self.spec.pools, strict=True):
+            row["load_ps"], row["wake_ps"] = pool.load_ps, pool.wake_ps
 
     # ---- time ----
 

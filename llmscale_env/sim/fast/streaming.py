@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -57,11 +56,6 @@ class Streaming(ABC):
     spec: ClusterSpec
     states: State
     loose: list[Loose]
-
-    @cached_property
-    def _digest(self) -> NDArray[np.uint8]:
-        """(32,) of the cluster."""
-        return self.spec.digest()
 
     @property
     @abstractmethod
@@ -146,7 +140,7 @@ class Streaming(ABC):
             else:
                 left.setdefault(name, getattr(states, name)[e].copy())
         kept = packed(loose, int(mine["extent_top"]))
-        return {"cluster": self._digest, **left, **kept._asdict()}
+        return {"cluster": self.spec.digest, **left, **kept._asdict()}
 
     def imagine(
         self,

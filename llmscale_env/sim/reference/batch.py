@@ -28,7 +28,7 @@ from llmscale_env.sim.reference.engine import ReferenceEngine
 from llmscale_env.sim.reference.windows import Watch
 from llmscale_env.sim.spec import ClusterSpec, RequestState
 from llmscale_env.sim.spec.checks import check_range
-from llmscale_env.sim.streaming import Retired, check_streams
+from llmscale_env.sim.streaming import Retired, check_same_cluster, check_streams
 from llmscale_env.workload.requests import NO_REQUESTS, RequestTable
 
 P = ParamSpec("P")
@@ -180,7 +180,7 @@ class ReferenceBatch:
         """What has been done to episode `e`, for `restore`; can be pickled. `cluster` says of which it is."""
         calls = np.empty(len(self._done[e]), object)
         calls[:] = self._done[e]
-        return {"cluster": self.spec.digest(), "calls": calls}
+        return {"cluster": self.spec.digest, "calls": calls}
 
     def save_under_way(self, e: int) -> dict[str, NDArray[Any]]:
         """`save` of a copy whose future has been forgotten, and whose requests that are done."""
@@ -191,21 +191,24 @@ class ReferenceBatch:
         calls[-2], calls[-1] = ("imagine", (none, none, NO_REQUESTS), {}), ("retire", (), {})
         return {**saved, "calls": calls}
 
-    def restore(self, e: int, saved: dict[str, NDArray[Any]]) -> None:
-        """Put episode `e` where `save` was called (of this batch or another of the same spec).
-
-        All that had been done is done again.
-
-        Raises:
-            ValueError: `saved` is no saved episode of this engine, or one of another cluster; nothing has
-                changed then.
-        """
+    def restore(
+        self, e: int, saved: dict[str, NDArray[Any]], cluster: ClusterSpec | None = None
+    ) -> None:
+        """All that had been done is done again, in the cluster in which it was done."""
         if set(saved) != {"cluster", "calls"}:
             odd = sorted(set(saved) ^ {"cluster", "calls"})
             raise ValueError(f"no saved episode: {odd} missing or too much")
-        if not np.array_equal(saved["cluster"], self.spec.digest()):
-            raise ValueError("cluster: a saved episode of another cluster")
-        self._do_again(e, saved["calls"].tolist())
+        check_same_cluster(saved["cluster"], self.spec, cluster)
+        if cluster is None:
+            self._do_again(e, saved["calls"].tolist())
+            return
+        other = ReferenceBatch(cluster)
+        other.restore(0, saved)
+        self.engines[e], self._watches[e] = other.engines[0], other._watches[0]
+        self.engines[e].take_times(self.spec)
+        rows = (self._class_seen[e], self._pool_seen[e], self._queue_seen[e])
+        self._watches[e].fill(*rows)
+        self._done[e] = [("restore", (saved, cluster), {})]
 
     def __getstate__(self) -> dict[str, Any]:
         return {"spec": self.spec, "n_episodes": self.n_episodes, "done": self._done}

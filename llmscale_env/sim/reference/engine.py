@@ -199,6 +199,12 @@ class ReferenceEngine(FleetOrders, PlacementOrders, RegionOrders, Observation):
         self.finished.clear()
         return Retired(ids, results)
 
+    def take_times(self, spec: ClusterSpec) -> None:
+        """Iterations and loads that begin from now on take the times of another spec of this cluster."""
+        self.spec = spec
+        for instance in self.all_instances:
+            instance.take_times()
+
     def imagine(
         self, ids: NDArray[np.int64], output_tokens: NDArray[np.int64], later: RequestTable
     ) -> None:

@@ -155,6 +155,11 @@ class Watch:
         self._expected = deque(engine.requests)
         self._since_ps = 0
 
+    def fill(self, classes: NDArray[Any], pools: NDArray[Any], queues: NDArray[Any]) -> None:
+        """Fill these rows from now on."""
+        classes[...], pools[...], queues[...] = self.classes, self.pools, self.queues
+        self.classes, self.pools, self.queues = classes, pools, queues
+
     def extend(self, requests: Sequence[Request]) -> None:
         """These are expected, too."""
         self._expected += requests

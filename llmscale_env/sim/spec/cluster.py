@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum
+from functools import cached_property
 from hashlib import sha256
 
 import numpy as np
@@ -281,12 +282,28 @@ class ClusterSpec:
             for k in range(pool.n_slots)
         )
 
+    @cached_property
     def digest(self) -> NDArray[np.uint8]:
         """(32,) of all that describes the cluster; a custom router has none."""
         said = json.dumps(
             asdict(replace(self, custom_router=None)), default=lambda array: array.tolist()
         )
         return np.frombuffer(sha256(said.encode()).digest(), np.uint8)
+
+    @cached_property
+    def untimed_digest(self) -> NDArray[np.uint8]:
+        """(32,) likewise, whatever time iterations and loads of weights take."""
+        pools = tuple(
+            replace(
+                pool,
+                load_ps=(0, 0, 0),
+                wake_ps=min(pool.wake_ps, 0),
+                swaps=tuple(replace(swap, fetch_ps=0, swap_ps=0) for swap in pool.swaps),
+            )
+            for pool in self.pools
+        )
+        untimed = replace(self, pools=pools, profiles=tuple(p.slower(0.0) for p in self.profiles))
+        return untimed.digest
 
     def with_pool(self, index: int, **changes: object) -> ClusterSpec:
         """A copy in which one pool differs."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,3 +161,15 @@ class ProfileSpec:
             swap_out_ps_per_token=swap_out_ps_per_token,
             swap_in_ps_per_token=swap_in_ps_per_token,
         )
+
+    def slower(self, factor: float) -> ProfileSpec:
+        """The same machine at another speed: all its iterations take `factor` times as long."""
+        changed: dict[str, Any] = {
+            name: np.maximum(np.rint(value * factor), np.minimum(value, 1)).astype(np.int64)
+            for name, value in vars(self).items()
+            if isinstance(value, np.ndarray) and name.endswith("_ps")
+        }
+        for name, value in vars(self).items():
+            if isinstance(value, int) and name.endswith("_ps"):
+                changed[name] = round(value * factor)
+        return replace(self, **changed)

@@ -148,6 +148,12 @@ class SlotLife(ABC):
         self.profile = self.engine.spec.profiles[profile]
         self.capacity = int(self.profile.kv_capacity_tokens)
 
+    def take_times(self) -> None:
+        """Those of the engine's cluster, whose times have changed."""
+        self.pool = self.engine.spec.pools[self.pool_index]
+        self.weights.take_times(self.pool)
+        self.set_profile(self.profile_index)
+
     def _load(self, ordered: LoadSource) -> None:
         self._change = None
         if self.pool.weight_bytes > 0:

@@ -18,11 +18,15 @@ class HostWeights:
     """
 
     def __init__(self, pool: PoolSpec) -> None:
-        self.fetch_ps = {swap.llm: swap.fetch_ps for swap in pool.served}
+        self.take_times(pool)
         self.weight_bytes = {swap.llm: swap.weight_bytes for swap in pool.served}
-        self.pool = pool
         self.ready_ps = dict.fromkeys(first_warm(pool), 0)
         self.used: dict[int, int] = {}
+
+    def take_times(self, pool: PoolSpec) -> None:
+        """The same pool, whose LLMs may take another time to fetch."""
+        self.fetch_ps = {swap.llm: swap.fetch_ps for swap in pool.served}
+        self.pool = pool
 
     def plan(self, now_ps: int, wanted: Sequence[int], demanded: int | None = None) -> None:
         """Fetch what is wanted and give up what it leaves no room for.
