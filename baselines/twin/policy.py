@@ -14,6 +14,7 @@ time any more.
 from __future__ import annotations
 
 import math
+from time import perf_counter
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -53,7 +54,9 @@ class TwinParameters(Parameters):
 
     Attributes:
         horizon_s: how far ahead orders are played.
-        rounds: how many futures of each stratum.
+        rounds: how many futures of each stratum. Half of the orders, the worse ones, are given up after each.
+        budget_ms: no round begins later after the first; None: all are played. With it an episode is not the
+            same on another machine.
         late_price: a late request in planning costs so many times what the reward charges.
         later_price: GPU time that work in shared queues will take later, likewise.
         pace: share of the time to its deadline in which work in shared queues is to be done.
@@ -67,6 +70,7 @@ class TwinParameters(Parameters):
 
     horizon_s: Positive = 120.0
     rounds: Annotated[int, Field(ge=1, le=16)] = 1
+    budget_ms: NonNegative | None = None
     late_price: Positive = 2.0
     later_price: NonNegative = 1.0
     pace: Positive = 0.7
@@ -132,8 +136,7 @@ class TwinPolicy(NamedPolicy):
         p = self.parameters
         self._pool = class_pool(scenario, scenario.fleet.llms[0], self.name)
         self._twins: Twins | None = None
-        strata = tuple(share / p.rounds for share in STRATA for _ in range(p.rounds))
-        self._drawer = FutureDrawer(scenario, seed, strata, spread=p.spread)
+        self._drawer = FutureDrawer(scenario, seed, STRATA, spread=p.spread)
         none = np.zeros((1, len(scenario.classes)))
         costs = RewardModel(scenario).parts(np.ones(1), none, np.zeros(1))
         self._gpu_s_price = float(costs.gpu[0])
@@ -181,21 +184,29 @@ class TwinPolicy(NamedPolicy):
         given, now_s = self._since(view)
         until_s = min(now_s + p.horizon_s, scenario.horizon_s)
         options = self._options(view)
-        futures = self._drawer.draw(view, until_s)
-        weights = np.array(self._drawer.strata) / sum(self._drawer.strata)
-        trials = [
-            Trial(self._command(scenario, option), k)
-            for option in options
-            for k in range(len(futures))
-        ]
         if self._twins is None:
             self._twins = Twins(scenario, p.threads, view.engine_name)
-        played = self._twins.play(view, futures, trials, until_s, at_s=now_s, given=given)
-        costs = self._costs(played, until_s).reshape(len(options), len(futures))
         interval = self._gpu_s_price * scenario.control_interval_s
-        changes = np.array([abs(n - self._target) + (x != self._limit) for n, x in options])
-        expected = costs @ weights + p.inertia * interval * changes
-        best = int(np.argmin(expected))
+        expected = np.array([abs(n - self._target) + (x != self._limit) for n, x in options])
+        expected = p.inertia * interval * expected
+        begun, left, weights = perf_counter(), np.arange(len(options)), np.array(STRATA)
+        cost = np.zeros(len(options))
+        for k in range(p.rounds):
+            futures = self._drawer.draw(view, until_s)
+            trials = [
+                Trial(self._command(scenario, options[i]), j)
+                for i in left
+                for j in range(len(futures))
+            ]
+            played = self._twins.play(view, futures, trials, until_s, at_s=now_s, given=given)
+            costs = self._costs(played, until_s).reshape(len(left), len(futures))
+            cost[left] += (costs @ weights / weights.sum() - cost[left]) / (k + 1)
+            left = left[np.argsort((expected + cost)[left], kind="stable")]
+            if p.budget_ms is not None and 1e3 * (perf_counter() - begun) > p.budget_ms:
+                break
+            left = left[: max(2, math.ceil(len(left) / 2))]
+        best = int(left[0])
+        expected += cost
         self._target, self._limit = options[best]
         return f"expected cost {expected[best]:.4f}"
 
