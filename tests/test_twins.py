@@ -167,6 +167,29 @@ def test_engines_agree_on_twins_of_a_cluster_that_is_not_as_calibrated() -> None
             assert np.array_equal(one, other)
 
 
+def test_twins_run_as_slowly_as_they_are_told() -> None:
+    """With the true slowness of iterations, and loads as calibrated, they are the cluster."""
+    slower = {"fleet.pools.*.time_factor": 1.3}
+    scenario = load_scenario(SCENARIO, horizon_s=600, **slower)
+    sim, requests = begun(scenario)
+    twins = Twins(scenario, slowness=1.3)
+    for k in range(6):
+        view, order = sim.view(0), Command(targets={"mixed": 1 + k % 3, "interactive": 0})
+        played = twins.play(view, [truth(sim, requests)], [Trial(order, 0)], view.time_s + 30)
+        sim.apply(0, order)
+        sim.advance()
+        assert np.array_equal(played.pools[0], sim.engine.pool_seen[0])
+    refuses("slowness", Twins, scenario, slowness=0)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.2, 0.7])
+def test_a_planner_learns_how_slow_its_cluster_is(factor: float) -> None:
+    scenario = load_scenario(SCENARIO, **{"fleet.pools.*.time_factor": factor})
+    policy: Any = make_policy(QUICK)
+    run_episode(policy, scenario, 1)
+    assert policy._slowness == pytest.approx(factor, rel=1e-3)
+
+
 def test_only_times_may_differ_from_a_saved_cluster() -> None:
     others = {**WRONG, "fleet.max_gpus": 10}
     for engine in ("fast", "reference"):

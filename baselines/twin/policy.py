@@ -5,6 +5,9 @@ or two more or fewer of the pool that serves all classes, and another batch limi
 same futures. The one that costs least in their weighted mean is given, where it beats the last one by
 enough.
 
+Twins run by the calibrated times. Where decode iterations are seen to take longer or shorter, all do so in
+twins.
+
 Costs are those of the scenario's reward until the end of the look-ahead, with a price of the planner's
 own for late requests. What is left in shared queues then costs its GPU time in full batches. Those of its
 requests are late that all GPUs together, less what interactive requests keep busy, could not serve in
@@ -15,7 +18,7 @@ from __future__ import annotations
 
 import math
 from time import perf_counter
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +45,7 @@ from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import compile_cluster
 from llmscale_env.sim.streaming import check_streams
+from llmscale_env.workload.requests import PS_PER_S
 
 STRATA = (0.2, 0.2, 0.2, 0.15, 0.11, 0.07, 0.045, 0.025)
 """Shares of futures of which one is played each, from the mildest to the worst."""
@@ -136,6 +140,10 @@ class TwinPolicy(NamedPolicy):
         p = self.parameters
         self._pool = class_pool(scenario, scenario.fleet.llms[0], self.name)
         self._twins: Twins | None = None
+        self._slowness = self._slowness_of_twins = 1.0
+        cluster = compile_cluster(scenario, as_calibrated=True)
+        self._profile = cluster.profiles[cluster.pools[self._pool].profile]
+        self._slots = np.array(cluster.pool_of_slot) == self._pool
         self._drawer = FutureDrawer(scenario, seed, STRATA, spread=p.spread)
         none = np.zeros((1, len(scenario.classes)))
         costs = RewardModel(scenario).parts(np.ones(1), none, np.zeros(1))
@@ -184,13 +192,14 @@ class TwinPolicy(NamedPolicy):
         given, now_s = self._since(view)
         until_s = min(now_s + p.horizon_s, scenario.horizon_s)
         options = self._options(view)
-        if self._twins is None:
-            self._twins = Twins(scenario, p.threads, view.engine_name)
+        if self._twins is None or abs(self._slowness / self._slowness_of_twins - 1) > 0.01:
+            self._slowness_of_twins = round(self._slowness, 3)
+            self._twins = Twins(scenario, p.threads, view.engine_name, self._slowness_of_twins)
         interval = self._gpu_s_price * scenario.control_interval_s
         expected = np.array([abs(n - self._target) + (x != self._limit) for n, x in options])
         expected = p.inertia * interval * expected
-        begun, left, weights = perf_counter(), np.arange(len(options)), np.array(STRATA)
-        cost = np.zeros(len(options))
+        begun, left = perf_counter(), np.arange(len(options))
+        cost, weights = np.zeros(len(options)), np.array(self._drawer.strata)
         for k in range(p.rounds):
             futures = self._drawer.draw(view, until_s)
             trials = [
@@ -220,10 +229,21 @@ class TwinPolicy(NamedPolicy):
             self._target = view.instances_of(self._pool)
             if there["active"]:
                 self._limit = round(int(there["limit_sum"]) / int(there["active"]))
+        if view.scenario.fleet.pools[self._pool].v1 is None:  # else a step has its host's time, too
+            self._time(view.reports[self._slots])
         tokens = np.stack([window.input_tokens, window.predicted_tokens])[:, self._urgent]
         rate = float((tokens * self._cost[:, self._urgent]).sum()) / window.length_s
         keep = math.exp(-window.length_s / 600.0) if view.step > 1 else 0.0
         self._rate = keep * self._rate + (1 - keep) * rate
+
+    def _time(self, reports: NDArray[Any]) -> None:
+        """How much slower the last decode iterations were than calibrated."""
+        seen = reports[reports["decode_requests"] > 0]
+        if len(seen):
+            batch, context = seen["decode_requests"], seen["decode_context"]
+            per_token = self._profile.decode_per_token_ps[batch]
+            usual_s = (self._profile.decode_base_ps[batch] + per_token * context) / PS_PER_S
+            self._slowness = float(np.median(seen["decode_s"] / usual_s))
 
     def _options(self, view: ClusterView) -> list[tuple[int, int]]:
         """(instances, batch limit) to try; what there is comes first."""

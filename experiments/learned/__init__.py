@@ -1,7 +1,1 @@
-"""What studies of learned policies measure with.
-
-| question | module |
-|---|---|
-| interquartile means, intervals, probability of improvement | `statistics` |
-| GPU-hours at matched attainment | `matched` |
-"""
+"""Studies of planning and learning, and what they measure with (`matched`)."""

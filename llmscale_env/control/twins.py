@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -113,21 +114,34 @@ class Twins:
     """Clusters of one scenario, side by side, on which orders are tried.
 
     Nobody knows calibration errors (`time_factor`, `load_time_factor`): iterations and loads that begin in a
-    twin take the calibrated times.
+    twin take the calibrated times, but for what the caller knows.
 
     Args:
         scenario: of the clusters whose views are played.
         threads: threads that play them.
         engine: "fast", or "reference": that of the clusters whose views are played.
+        slowness: iterations take so many times as long as calibrated.
 
     Raises:
-        ValueError: no positive whole number of threads, or another engine.
+        ValueError: no positive whole number of threads, another engine, a slowness that is not positive.
     """
 
-    def __init__(self, scenario: Scenario, threads: int = 1, engine: str = "fast") -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        threads: int = 1,
+        engine: str = "fast",
+        slowness: float = 1.0,
+    ) -> None:
         self.scenario = scenario
-        self._spec = compile_cluster(scenario, as_calibrated=True)
-        self._real = None if scenario.as_calibrated is scenario else compile_cluster(scenario)
+        if not 0 < slowness <= 100:
+            raise ValueError(f"slowness = {slowness}: must be above 0 and at most 100")
+        spec = compile_cluster(scenario, as_calibrated=True)
+        self._spec = spec
+        if slowness != 1.0:
+            self._spec = replace(spec, profiles=tuple(p.slower(slowness) for p in spec.profiles))
+        right = slowness == 1.0 and scenario.as_calibrated is scenario
+        self._real = None if right else compile_cluster(scenario)
         self._engine_name = engine
         self._threads = int(check_range("threads", threads, 1, 1024))
         self._executor: ThreadPoolExecutor | None = None

@@ -40,7 +40,9 @@ def check_same_cluster(
     if not np.array_equal(digest, (cluster or spec).digest):
         raise ValueError("cluster: a saved episode of another cluster")
     if cluster is not None and not np.array_equal(cluster.untimed_digest, spec.untimed_digest):
-        raise ValueError("cluster: differs from that in which the episode is to go on in more than times")
+        raise ValueError(
+            "cluster: differs from that in which the episode is to go on in more than times"
+        )
 
 
 def check_streams(spec: ClusterSpec) -> None:
