@@ -12,6 +12,7 @@ from baselines.registry import POLICIES, TUNABLE
 from baselines.sageserve.policy import is_siloed
 from baselines.tuned_settings import TunedPolicy, shipped_settings
 from baselines.twin.policy import can_plan
+from baselines.twin.queues import can_plan_queues
 from llmscale_env import ENVIRONMENTS
 from llmscale_env._cli import closest
 from llmscale_env.control.policy import Policy
@@ -60,6 +61,7 @@ def policies_for(scenario: Scenario, *, planners: bool = True) -> tuple[str, ...
         "static": not held,
         "paced": family == "pools" and can_pace(scenario),
         "twin": family == "pools" and can_plan(scenario),
+        "twin-queues": family == "queues" and can_plan_queues(scenario),
         # Its model is fitted to iterations that prefill alone.
         "dynamo-load": not any(pool.chunk_tokens for pool in fleet.pools),
         "allcache": fleet.host_cache == "always",

@@ -38,6 +38,7 @@ from baselines.sageserve.policy import (
 from baselines.space import Choice, Space
 from baselines.static import StaticPolicy
 from baselines.twin.policy import TwinPolicy
+from baselines.twin.queues import TwinQueuesPolicy
 from llmscale_env.scenarios.schema import Scenario
 
 
@@ -76,6 +77,7 @@ POLICIES: dict[str, Listed] = {
     "paced": Listed(PacedPolicy),
     "twin": Listed(TwinPolicy, plans=True),
     "qlm": Listed(QlmPolicy, "queues"),
+    "twin-queues": Listed(TwinQueuesPolicy, "queues", plans=True),
     "edf": Listed(EdfPolicy, "queues"),
     "vllm": Listed(VllmPolicy, "queues"),
     "shepherd": Listed(ShepherdPolicy, "queues"),

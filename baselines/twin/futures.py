@@ -49,23 +49,23 @@ _LONGEST = 100_000
 
 
 class Kind(NamedTuple):
-    """Requests of one class whose prompts are short, or long.
+    """Requests of one cell (an LLM and a class) whose prompts are short, or long.
 
     Attributes:
-        slo_class: which class.
+        cell: which one, `llm * classes + slo_class`.
         counts: (k,) arrivals by bin until now.
         lengths: (m, 2) prompts and outputs to draw from; none: see `means`.
         means: of prompts and outputs.
     """
 
-    slo_class: int
+    cell: int
     counts: NDArray[np.float64]
     lengths: NDArray[np.int64]
     means: tuple[float, float]
 
 
 class FutureDrawer:
-    """Sees a cluster of one LLM from decision to decision, and draws what may come.
+    """Sees a cluster in one region from decision to decision, and draws what may come.
 
     Args:
         scenario: of the cluster.
@@ -90,10 +90,13 @@ class FutureDrawer:
         self._rng = np.random.default_rng(seed)
         self.strata = strata
         self._candidates, self._analogs, self._spread = candidates, analogs, spread
-        n = len(scenario.classes)
-        self._finished = [np.zeros((0, 2), np.int64) for _ in range(n)]
-        self._urgent = [c.priority == 0 for c in scenario.classes]
-        self._cost = full_batch_cost_gpu_s(scenario)[:, 0]
+        llms, classes = len(scenario.fleet.llms), scenario.classes
+        self._cells = llms * len(classes)
+        self._finished = [np.zeros((0, 2), np.int64) for _ in range(self._cells)]
+        self._deferrable = [c.priority > 0 for c in classes] * llms
+        # Bad is a future of much urgent work; of much work where nothing is urgent.
+        self._counts = [not each or all(self._deferrable) for each in self._deferrable]
+        self._cost = full_batch_cost_gpu_s(scenario).reshape(2, -1)
         self._past: NDArray[np.float64] | None = None
 
     # ---- what is seen ----
@@ -109,27 +112,32 @@ class FutureDrawer:
         if self._now >= self._past.shape[2]:
             more = np.zeros((*self._past.shape[:2], self._now + _HOUR - self._past.shape[2]))
             self._past = np.concatenate([self._past, more], axis=2)
+        cells = self._cell(came.llm, came.slo_class)
         bins = self._past_bins + (came.arrival_s / BIN_S).astype(np.int64)
         for k, each in enumerate((np.ones(len(came)), came.input_tokens)):
-            np.add.at(self._past[k], (came.slo_class, bins), each)
-        np.add.at(self._predicted, came.slo_class, 1.0)
-        np.add.at(self._predicted_tokens, came.slo_class, came.predicted_output_tokens)
+            np.add.at(self._past[k], (cells, bins), each)
+        np.add.at(self._predicted, cells, 1.0)
+        np.add.at(self._predicted_tokens, cells, came.predicted_output_tokens)
         done = view.finished
+        of = self._cell(done.llm, done.slo_class)
         for c, had in enumerate(self._finished):
-            mine = done.slo_class == c
+            mine = of == c
             if mine.any():
                 new = np.stack([done.input_tokens[mine], done.output_tokens[mine]], axis=1)
                 self._finished[c] = np.concatenate([had, new])[-KEPT:]
 
+    def _cell(self, llm: NDArray[np.int64], slo_class: NDArray[np.int64]) -> NDArray[np.int64]:
+        return llm * len(self._scenario.classes) + slo_class
+
     def _begin(self, view: ClusterView) -> None:
-        """(2, C, k) requests and prompt tokens by bin of the time before."""
-        n, past = len(self._scenario.classes), view.past
+        """(2, cells, k) requests and prompt tokens by bin of the time before."""
+        n, past = self._cells, view.past
         if past is None:
             self._past, self._past_bins = np.zeros((2, n, 0)), 0
             self._predicted, self._predicted_tokens = np.zeros(n), np.zeros(n)
             return
         requests, inputs, outputs = (
-            x.sum(axis=(1, 2)).T.astype(float)
+            x.sum(axis=2).reshape(len(x), -1).T.astype(float)
             for x in (past.requests, past.input_tokens, past.predicted_tokens)
         )
         self._past, self._past_bins = np.stack([requests, inputs]), requests.shape[1]
@@ -159,7 +167,7 @@ class FutureDrawer:
         for end in np.maximum(ends.round().astype(int), 1).tolist():
             which = int(order[self._rng.integers(min(first, end - 1), end)])
             lengths = self._lengths(
-                here.slo_class,
+                self._cell(here.llm, here.slo_class),
                 here.input_tokens,
                 here.predicted_output_tokens,
                 here.emitted_tokens,
@@ -172,11 +180,11 @@ class FutureDrawer:
     def _kinds(self) -> list[Kind]:
         assert self._past is not None
         found = []
-        for c, config in enumerate(self._scenario.classes):
+        for c, deferrable in enumerate(self._deferrable):
             counts, inputs = (x.copy() for x in self._past[:, c, : self._now])
             if not counts.any():
                 continue
-            if config.priority:  # a job is nothing that recent rates announce
+            if deferrable:  # a job is nothing that recent rates announce
                 usual = np.median(counts)
                 job = counts > 20 * usual + 200
                 mean = inputs[~job].sum() / max(counts[~job].sum(), 1)
@@ -206,8 +214,8 @@ class FutureDrawer:
         """(candidates,) GPU-seconds of urgent work in the worst half minute of each."""
         work = np.zeros_like(paths[0]) if paths else np.zeros((self._candidates, 1))
         for kind, path in zip(kinds, paths, strict=True):
-            if self._urgent[kind.slo_class]:
-                work = work + path * float(self._cost[:, kind.slo_class] @ np.array(kind.means))
+            if self._counts[kind.cell]:
+                work = work + path * float(self._cost[:, kind.cell] @ np.array(kind.means))
         return worst_sums(work)
 
     def _arrivals(
@@ -223,17 +231,18 @@ class FutureDrawer:
             else:
                 means = np.maximum(np.array(kind.means), 1.0)
                 lengths = 1 + np.floor(rng.exponential(means, (n, 2))).astype(np.int64)
-            parts.append(np.column_stack([times, np.full(n, kind.slo_class), lengths]))
+            parts.append(np.column_stack([times, np.full(n, kind.cell), lengths]))
         rows = np.concatenate(parts) if parts else np.zeros((0, 4))
         rows = rows[np.argsort(rows[:, 0], kind="stable")]
         rows = rows[rows[:, 0] < until_s - now_s]
         none = np.zeros(len(rows), np.int64)
+        llm, slo_class = np.divmod(rows[:, 1].astype(np.int64), len(self._scenario.classes))
         lengths = np.clip(rows[:, 2:], 1, _LONGEST).astype(np.int64)
         columns: dict[str, Any] = {
             "arrival_ps": np.ceil((now_s + rows[:, 0]) * PS_PER_S).astype(np.int64) + 1,
-            "llm": none,
+            "llm": llm,
             "region": none,
-            "slo_class": rows[:, 1].astype(np.int64),
+            "slo_class": slo_class,
             "input_tokens": lengths[:, 0],
             "output_tokens": lengths[:, 1],
             "predicted_output_tokens": lengths[:, 1],
@@ -246,7 +255,7 @@ class FutureDrawer:
 
     def _lengths(
         self,
-        slo_class: NDArray[np.int64],
+        cell: NDArray[np.int64],
         inputs: NDArray[np.int64],
         predicted: NDArray[np.int64],
         emitted: NDArray[np.int64],
@@ -255,7 +264,7 @@ class FutureDrawer:
         mean = np.maximum(predicted, 1).astype(float)
         found = emitted + 1 + np.floor(self._rng.exponential(mean)).astype(np.int64)
         for c, lengths in enumerate(self._finished):
-            mine = np.flatnonzero(slo_class == c)
+            mine = np.flatnonzero(cell == c)
             if len(lengths) < ENOUGH or len(mine) == 0:
                 continue
             shares = np.linspace(0, 1, PROMPT_GROUPS + 1)[1:-1]

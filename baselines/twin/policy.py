@@ -36,6 +36,7 @@ from baselines.parameters import (
 )
 from baselines.space import Real, Space
 from baselines.twin.futures import FutureDrawer
+from baselines.twin.late import late_in_queues
 from llmscale_env.control.command import Command
 from llmscale_env.control.results.region_result import has_regions
 from llmscale_env.control.reward import RewardModel, violation_prices
@@ -272,22 +273,12 @@ class TwinPolicy(NamedPolicy):
 
     def _left(self, played: Played, until_s: float) -> NDArray[np.float64]:
         """(n,) what the shared queues will cost."""
-        queues, mine = played.queues, self._class_of_queue
+        mine = self._class_of_queue
         if len(mine) == 0:
             return np.zeros(len(played.gpu_s))
-        work = (
-            queues["tokens"] * self._cost[0, mine]
-            + queues["predicted_tokens"] * self._cost[1, mine]
-        )
-        cost = work.sum(axis=1) * self._gpu_s_price * self.parameters.later_price
-        oldest_s = queues["oldest_ps"] / 1e12
-        due_s = np.where(queues["oldest_ps"] >= 0, oldest_s + self._ttft_s[mine], np.inf)
-        order = np.argsort(due_s, axis=1, kind="stable")
-        by_due = np.take_along_axis(work, order, axis=1)
-        left_s = np.maximum(np.take_along_axis(due_s, order, axis=1) - until_s, 1.0)
+        p, queues, cost = self.parameters, played.queues, self._cost[:, mine]
+        work = queues["tokens"] * cost[0] + queues["predicted_tokens"] * cost[1]
         spare = max(1.0, self._most - 1.2 * self._rate)
-        able = np.where(np.isfinite(left_s), self.parameters.pace * left_s * spare, np.inf)
-        over = np.clip(np.cumsum(by_due, axis=1) - able, 0, by_due)
-        share = np.divide(over, by_due, out=np.zeros_like(over), where=by_due > 0)
-        late = share * np.take_along_axis(queues["requests"], order, axis=1)
-        return cost + (late * self._late_price[mine][order]).sum(axis=1)
+        late = late_in_queues(queues, cost, self._ttft_s[mine], until_s, p.pace * spare)
+        charged = work.sum(axis=1) * self._gpu_s_price * p.later_price
+        return charged + late @ self._late_price[mine]

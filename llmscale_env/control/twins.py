@@ -76,7 +76,7 @@ class Played(NamedTuple):
         violations: (n, C) requests that were rejected or became certain to miss a target.
         loads: (n,) instances started.
         pools: (n, P) POOL_SEEN at the end.
-        queues: (n, Q) QUEUE_SEEN at the end.
+        queues: (n, Q) QUEUE_SEEN at the end, those with a name, then the group queues.
     """
 
     gpu_s: NDArray[np.float64]
@@ -261,7 +261,7 @@ class Twins:
             violations=np.sum(late, axis=0),
             loads=(engine.pool_seen["started"][:n] - pools["started"]).sum(axis=1),
             pools=engine.pool_seen[:n].copy(),
-            queues=engine.queue_seen[:n, : len(self.scenario.fleet.queues)].copy(),
+            queues=engine.queue_seen[:n, : len(self._spec.queue_llm)].copy(),
         )
 
     def _advance(self, n: int, until_ps: int) -> None:

@@ -1,0 +1,194 @@
+"""A planner of virtual queues: orders of request groups are tried on twins before one is given (ours).
+
+Groups, their places in the beginning and how they follow each other are QLM's (`baselines.qlm`). Where QLM's
+scheduler reckons with averages, here every order is played in the same few drawn futures, to the token. Tried
+are the order that there is, QLM's plan, the earliest deadline first, with and without swaps, first what is
+loaded already, and the order that there is with another group in front of one instance.
+
+An order costs the requests that become late until the end of the look-ahead, at the reward's price, and those
+that wait then and cannot be served in time by all GPUs together (`late_in_queues`).
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import replace
+from typing import Annotated, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from baselines.parameters import PolicyError, Positive
+from baselines.qlm.book import Changes, LiveGroup
+from baselines.qlm.policy import Order, QlmParameters, QlmPolicy
+from baselines.qlm.schedule import QueueProblem
+from baselines.qlm.search import edf
+from baselines.space import Choice, Real, Space, Whole
+from baselines.twin.futures import FutureDrawer
+from baselines.twin.late import late_in_queues
+from llmscale_env.control.command import Command
+from llmscale_env.control.results.region_result import has_regions
+from llmscale_env.control.reward import violation_prices
+from llmscale_env.control.twins import Trial, Twins
+from llmscale_env.control.unfinished_work import full_batch_cost_gpu_s
+from llmscale_env.control.view import ClusterView
+from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.sim.compile import compile_cluster
+from llmscale_env.sim.streaming import check_streams
+
+
+class TwinQueuesParameters(QlmParameters):
+    """QLM's, and how orders are tried.
+
+    Attributes:
+        look_ahead_s: how far ahead orders are played.
+        futures: in how many drawn futures.
+        fronts: groups that are tried in front of each instance.
+        pace: share of the time to its deadline in which what is left is to be done.
+        threads: threads that play the twins; what is found is the same with any number.
+    """
+
+    solve_time_s: Annotated[float, Field(ge=0)] = 0.0
+    look_ahead_s: Positive = 60.0
+    futures: Annotated[int, Field(ge=1, le=64)] = 4
+    fronts: Annotated[int, Field(ge=0, le=16)] = 2
+    pace: Positive = 0.7
+    threads: Annotated[int, Field(ge=1, le=256)] = 1
+
+
+def can_plan_queues(scenario: Scenario) -> bool:
+    """Whether the policy can run a scenario with group queues."""
+    try:
+        check_streams(compile_cluster(scenario))
+    except ValueError:
+        return False
+    return not has_regions(scenario)
+
+
+class TwinQueuesPolicy(QlmPolicy):
+    """See the module; for scenarios with group queues in one region."""
+
+    parameters_type = TwinQueuesParameters
+    usual_name = "twin-queues"
+    parameters: TwinQueuesParameters
+    SPACE: ClassVar[Space] = {
+        "delta": Real(1.0, 16.0, log=True),
+        "average_batch": Choice(("shared", "profiled")),
+        "token_clusters": Whole(1, 4),
+        "look_ahead_s": Real(15, 240, log=True),
+        "pace": Real(0.3, 1.5),
+    }
+
+    def reset(self, scenario: Scenario, seed: int) -> None:
+        """Start an episode.
+
+        Raises:
+            PolicyError: no group queues, regions, or a cluster that cannot be copied.
+        """
+        super().reset(scenario, seed)
+        if not can_plan_queues(scenario):
+            raise PolicyError(f"{self.name}: {scenario.name!r} cannot be copied, or has regions")
+        strata = (1 / self.parameters.futures,) * self.parameters.futures
+        self._drawer = FutureDrawer(scenario, seed, strata)
+        self._twins: Twins | None = None
+        self._prices = violation_prices(scenario)
+        self._cost = full_batch_cost_gpu_s(scenario)
+        self._problem_now: tuple[QueueProblem, list[LiveGroup]] | None = None
+
+    def act(self, view: ClusterView) -> Command:
+        """The order that costs least in the drawn futures."""
+        self._drawer.see(view)
+        self._problem_now = None
+        return super().act(view)
+
+    def _problem(
+        self, view: ClusterView, instances: NDArray[np.int64], groups: list[LiveGroup]
+    ) -> QueueProblem:
+        problem = super()._problem(view, instances, groups)
+        self._problem_now = problem, groups
+        return problem
+
+    def _command(
+        self,
+        view: ClusterView,
+        instances: NDArray[np.int64],
+        groups: list[LiveGroup],
+        changes: Changes,
+    ) -> Command:
+        if self._problem_now is None or not self._drawer.knows:
+            return super()._command(view, instances, groups, changes)
+        orders = self._orders(view, instances, *self._problem_now)
+        tried: dict[tuple[tuple[int, ...], ...], tuple[QlmPolicy, Command]] = {}
+        for order in orders:
+            mine = copy(self)
+            mine._order = {instance: list(queues) for instance, queues in order.items()}
+            mine._sent = dict(self._sent)
+            command = QlmPolicy._command(mine, view, instances, groups, changes)
+            tried.setdefault(
+                tuple(mine._sent.get(i, ()) for i in instances.tolist()), (mine, command)
+            )
+        chosen, command = list(tried.values())[self._best(view, [c for _, c in tried.values()])]
+        for name in ("_order", "_sent", "_started", "_evicting"):
+            setattr(self, name, getattr(chosen, name))
+        return command
+
+    def _orders(
+        self,
+        view: ClusterView,
+        instances: NDArray[np.int64],
+        problem: QueueProblem,
+        groups: list[LiveGroup],
+    ) -> list[Order]:
+        """What is tried; the order that there is, which QLM's scheduler may just have made, comes first."""
+        numbers, there = instances.tolist(), self._order
+        loaded = view.instances["llm"]
+        cells = self._book.cell_of
+
+        def planned(queues: tuple[tuple[int, ...], ...]) -> Order:
+            order = {
+                i: [groups[n].queue for n in mine] for i, mine in zip(numbers, queues, strict=True)
+            }
+            known = {queue for mine in order.values() for queue in mine}
+            return {i: order[i] + [q for q in there[i] if q not in known] for i in numbers}
+
+        found: list[Order] = [there, planned(edf(problem).queues)]
+        stays = problem.llm[None, :] == problem.loaded[:, None]
+        servable = np.isfinite(problem.work_s)
+        stays |= ~(stays & servable).any(axis=0)[None, :]  # whose LLM nobody has needs a swap
+        here = replace(problem, work_s=np.where(stays, problem.work_s, np.inf))
+        found.append(planned(edf(here).queues))
+        first = {
+            i: sorted(there[i], key=lambda q: q not in cells or cells[q].llm != loaded[i])
+            for i in numbers
+        }
+        found.append(first)
+        for i in numbers:
+            for queue in there[i][1 : 1 + self.parameters.fronts]:
+                front = [queue, *(q for q in there[i] if q != queue)]
+                found.append({**there, i: front})
+        return found
+
+    def _best(self, view: ClusterView, commands: list[Command]) -> int:
+        """Number of the command that costs least."""
+        if len(commands) == 1:
+            return 0
+        p, scenario = self.parameters, view.scenario
+        if self._twins is None:
+            self._twins = Twins(scenario, p.threads, view.engine_name)
+        until_s = min(view.time_s + p.look_ahead_s, scenario.horizon_s)
+        futures = self._drawer.draw(view, until_s)
+        trials = [Trial(command, k) for command in commands for k in range(len(futures))]
+        played = self._twins.play(view, futures, trials, until_s)
+        queues = sorted(self._book.cell_of)
+        cells = [self._book.cell_of[queue] for queue in queues]
+        llms, classes = [c.llm for c in cells], [c.slo_class for c in cells]
+        late = late_in_queues(
+            played.queues[:, queues],
+            self._cost[:, llms, classes],
+            np.array([scenario.classes[c].ttft_s for c in classes]),
+            until_s,
+            p.pace * max(1, int(played.pools["active"].sum(axis=1).max())),
+        )
+        cost = played.violations @ self._prices + late @ self._prices[classes]
+        return int(np.argmin(cost.reshape(len(commands), -1).mean(axis=1)))
