@@ -436,6 +436,9 @@ def test_pairs_tell_what_means_do_not(rng: np.random.Generator):
 def test_interquartile_mean_leaves_out_the_outer_quarters():
     assert interquartile_mean([100.0, 1.0, 2.0, 3.0, 4.0, -50.0, 2.0, 3.0]) == 2.5
     assert interquartile_mean([7.0]) == 7.0
+    assert interquartile_mean([[1, 2], [3, 40]]) == 2.5  # of the whole table, one cut at each end
+    assert interquartile_mean([1.0, 2.0, 9.0]) == 4.0  # a quarter of three, rounded down, is nobody
+    assert np.isnan(interquartile_mean([]))
 
 
 def test_policies_of_other_seeds_are_not_compared():

@@ -8,15 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from agents.statistics import interquartile_mean
 from experiments.learned.matched import at_target, difference, interval, matched_hours
-
-
-def test_interquartile_mean_cuts_a_quarter_of_all_values():
-    assert interquartile_mean([8, 1, 100, 3, 4, 5, 6, -50]) == (3 + 4 + 5 + 6) / 4
-    assert interquartile_mean([[1, 2], [3, 40]]) == 2.5  # of the whole table, one cut at each end
-    assert interquartile_mean([1.0, 2.0, 9.0]) == 4.0  # a quarter of three, rounded down, is nobody
-    assert np.isnan(interquartile_mean([]))
 
 
 def test_between_two_settings_is_a_straight_line():
@@ -67,5 +59,7 @@ def test_an_interval_that_would_miss_the_target_has_no_end():
     assert interval(mean, resampled).high == math.inf
     same = difference((mean, resampled), (mean, resampled))  # endless less endless: nobody knows
     assert (same.mean, same.low, same.high) == (0.0, 0.0, math.inf)
+    endless = (math.inf, np.full(9, math.inf))
+    assert difference(endless, endless).mean == math.inf
     four, five = (4.0, np.full(9, 4.0)), (5.0, np.full(9, 5.0))
     assert difference(four, five).high == -1.0

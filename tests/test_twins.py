@@ -187,7 +187,49 @@ def test_a_planner_learns_how_slow_its_cluster_is(factor: float) -> None:
     scenario = load_scenario(SCENARIO, **{"fleet.pools.*.time_factor": factor})
     policy: Any = make_policy(QUICK)
     run_episode(policy, scenario, 1)
-    assert policy._slowness == pytest.approx(factor, rel=1e-3)
+    assert policy._player.slowness == pytest.approx(factor, rel=1e-3)
+
+
+@pytest.mark.parametrize("interval_s", [33.3, 0.7, 20 / 3])
+def test_late_metrics_and_intervals_that_binary_numbers_miss(interval_s: float) -> None:
+    changes = {"horizon_s": 6 * interval_s, "metric_delay_s": interval_s}
+    scenario = load_scenario(SCENARIO, control_interval_s=interval_s, **changes)
+    assert run_episode(make_policy(QUICK), scenario, 0).summary["gpu_hours"] > 0
+
+
+@pytest.mark.parametrize("factor", [3.0, 0.25])
+def test_a_fetch_that_is_under_way_stays_so_in_twins(factor: float) -> None:
+    """It ends when it really does, or after a whole fetch as calibrated if that is sooner."""
+    scenario = load_scenario("multi-model-queue", **{"fleet.pools.*.load_time_factor": factor})
+    found = []
+    for engine in ("fast", "reference"):
+        sim, _ = begun(scenario, engine)
+        policy = make_policy("qlm")
+        policy.reset(scenario, 0)
+        while not (sim.engine.weights_ready_ps(0) > sim.engine.now_ps(0)).any():
+            sim.apply(0, policy.act(sim.view(0)))
+            assert not sim.advance().any()
+        twin = make_engine(compile_cluster(scenario, as_calibrated=True), 1, engine)
+        twin.restore(0, sim.engine.save(0), sim.engine.spec)
+        now, before, after = (
+            sim.engine.now_ps(0),
+            *(x.weights_ready_ps(0) for x in (sim.engine, twin)),
+        )
+        coming = before > now
+        assert np.array_equal(before[~coming], after[~coming])
+        for slot, llm in zip(*np.nonzero(coming), strict=True):
+            pool = sim.engine.spec.pool_of_slot[slot]
+            old, new = (
+                next(swap.fetch_ps for swap in spec.pools[pool].served if swap.llm == llm)
+                for spec in (sim.engine.spec, twin.spec)
+            )
+            whole, ready = now + new, int(before[slot, llm])
+            begun_already = ready - old <= now
+            expected = min(ready, whole) if begun_already else max(ready, whole + 1)
+            assert after[slot, llm] == expected
+            assert (after[slot, llm] - new <= now) == begun_already
+        found.append(after)
+    assert np.array_equal(found[0], found[1])
 
 
 def test_only_times_may_differ_from_a_saved_cluster() -> None:

@@ -94,8 +94,8 @@ class FutureDrawer:
         self._cells = llms * len(classes)
         self._finished = [np.zeros((0, 2), np.int64) for _ in range(self._cells)]
         self._deferrable = [c.priority > 0 for c in classes] * llms
-        # Bad is a future of much urgent work; of much work where nothing is urgent.
-        self._counts = [not each or all(self._deferrable) for each in self._deferrable]
+        # Its urgent work says how bad a future is; all its work where no class is urgent.
+        self._weighs = [not each or all(self._deferrable) for each in self._deferrable]
         self._cost = full_batch_cost_gpu_s(scenario).reshape(2, -1)
         self._past: NDArray[np.float64] | None = None
 
@@ -214,7 +214,7 @@ class FutureDrawer:
         """(candidates,) GPU-seconds of urgent work in the worst half minute of each."""
         work = np.zeros_like(paths[0]) if paths else np.zeros((self._candidates, 1))
         for kind, path in zip(kinds, paths, strict=True):
-            if self._counts[kind.cell]:
+            if self._weighs[kind.cell]:
                 work = work + path * float(self._cost[:, kind.cell] @ np.array(kind.means))
         return worst_sums(work)
 

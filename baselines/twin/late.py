@@ -1,4 +1,8 @@
-"""Who waits in shared queues at the end of a look-ahead, and will be late whatever is ordered then."""
+"""Who waits in shared queues at the end of a look-ahead, and will be late whatever is ordered then.
+
+A coarse word on what comes after: a queue is due with its oldest request, and all in it count alike, also
+those that are late already or were evicted after their first token.
+"""
 
 from __future__ import annotations
 

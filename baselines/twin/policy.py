@@ -5,9 +5,6 @@ or two more or fewer of the pool that serves all classes, and another batch limi
 same futures. The one that costs least in their weighted mean is given, where it beats the last one by
 enough.
 
-Twins run by the calibrated times. Where decode iterations are seen to take longer or shorter, all do so in
-twins.
-
 Costs are those of the scenario's reward until the end of the look-ahead, with a price of the planner's
 own for late requests. What is left in shared queues then costs its GPU time in full batches. Those of its
 requests are late that all GPUs together, less what interactive requests keep busy, could not serve in
@@ -18,7 +15,7 @@ from __future__ import annotations
 
 import math
 from time import perf_counter
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,16 +34,16 @@ from baselines.parameters import (
 from baselines.space import Real, Space
 from baselines.twin.futures import FutureDrawer
 from baselines.twin.late import late_in_queues
+from baselines.twin.player import Player
 from llmscale_env.control.command import Command
 from llmscale_env.control.results.region_result import has_regions
 from llmscale_env.control.reward import RewardModel, violation_prices
-from llmscale_env.control.twins import Given, Played, Trial, Twins
+from llmscale_env.control.twins import Played
 from llmscale_env.control.unfinished_work import full_batch_cost_gpu_s
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import compile_cluster
 from llmscale_env.sim.streaming import check_streams
-from llmscale_env.workload.requests import PS_PER_S
 
 STRATA = (0.2, 0.2, 0.2, 0.15, 0.11, 0.07, 0.045, 0.025)
 """Shares of futures of which one is played each, from the mildest to the worst."""
@@ -59,9 +56,9 @@ class TwinParameters(Parameters):
 
     Attributes:
         horizon_s: how far ahead orders are played.
-        rounds: how many futures of each stratum. Half of the orders, the worse ones, are given up after each.
-        budget_ms: no round begins later after the first; None: all are played. With it an episode is not the
-            same on another machine.
+        rounds: how many futures of each stratum. The worse half of the orders is given up after each.
+        budget_ms: no further round begins once so much time has passed since the first began; None: all
+            are played. With it an episode is not the same on another machine.
         late_price: a late request in planning costs so many times what the reward charges.
         later_price: GPU time that work in shared queues will take later, likewise.
         pace: share of the time to its deadline in which work in shared queues is to be done.
@@ -111,7 +108,8 @@ def can_plan(scenario: Scenario) -> bool:
 class TwinPolicy(NamedPolicy):
     """See the module; for scenarios of one LLM, without flows, with a pool that serves all classes.
 
-    Where metrics are late, twins begin where the cluster was then, and meet the orders given since.
+    It goes on from the instances that there are, whoever ordered them; where metrics are late, from its own
+    last order (`Player`).
     """
 
     parameters_type = TwinParameters
@@ -140,11 +138,7 @@ class TwinPolicy(NamedPolicy):
             )
         p = self.parameters
         self._pool = class_pool(scenario, scenario.fleet.llms[0], self.name)
-        self._twins: Twins | None = None
-        self._slowness = self._slowness_of_twins = 1.0
-        cluster = compile_cluster(scenario, as_calibrated=True)
-        self._profile = cluster.profiles[cluster.pools[self._pool].profile]
-        self._slots = np.array(cluster.pool_of_slot) == self._pool
+        self._player = Player(scenario, p.threads)
         self._drawer = FutureDrawer(scenario, seed, STRATA, spread=p.spread)
         none = np.zeros((1, len(scenario.classes)))
         costs = RewardModel(scenario).parts(np.ones(1), none, np.zeros(1))
@@ -162,10 +156,10 @@ class TwinPolicy(NamedPolicy):
         self._class_of_queue = np.array(list(first.values()), np.int64)
         self._ttft_s = np.array([c.ttft_s for c in classes])
         pool = scenario.fleet.pools[self._pool]
+        self._tp = pool.tp
         self._most = min(pool.max_instances, scenario.fleet.max_gpus // pool.tp)
         self._target = min(self._most, sum(q.initial_instances for q in scenario.fleet.pools))
         self._limit = pool.batch_limit
-        self._given: list[Command] = []
         self._rate = 0.0  # urgent work, GPU-seconds per second
 
     def act(self, view: ClusterView) -> Command:
@@ -174,51 +168,32 @@ class TwinPolicy(NamedPolicy):
         self._follow(view)
         reason = self._choose(view) if self._drawer.knows else "nothing has come"
         command = self._command(view.scenario, (self._target, self._limit), reason)
-        if view.scenario.delay_steps:
-            self._given.append(command)
+        self._player.said(command)
         return command
-
-    def _since(self, view: ClusterView) -> tuple[list[Given], float]:
-        """What has been ordered since the instant of a view, and the present time."""
-        interval_s, now = view.scenario.control_interval_s, len(self._given)
-        if not now:
-            return [], view.time_s
-        first = max(0, now - view.scenario.delay_steps)
-        given = [Given(k * interval_s, self._given[k]) for k in range(first, now)]
-        return given, now * interval_s
 
     def _choose(self, view: ClusterView) -> str:
         """Choose instances and batch limit; returns why."""
         p, scenario = self.parameters, view.scenario
-        given, now_s = self._since(view)
-        until_s = min(now_s + p.horizon_s, scenario.horizon_s)
+        until_s = min(self._player.now_s(view) + p.horizon_s, scenario.horizon_s)
         options = self._options(view)
-        if self._twins is None or abs(self._slowness / self._slowness_of_twins - 1) > 0.01:
-            self._slowness_of_twins = round(self._slowness, 3)
-            self._twins = Twins(scenario, p.threads, view.engine_name, self._slowness_of_twins)
-        interval = self._gpu_s_price * scenario.control_interval_s
-        expected = np.array([abs(n - self._target) + (x != self._limit) for n, x in options])
-        expected = p.inertia * interval * expected
+        interval = self._gpu_s_price * scenario.control_interval_s * self._tp
+        changes = np.array([abs(n - self._target) + (x != self._limit) for n, x in options])
+        charged = p.inertia * interval * changes
         begun, left = perf_counter(), np.arange(len(options))
         cost, weights = np.zeros(len(options)), np.array(self._drawer.strata)
         for k in range(p.rounds):
             futures = self._drawer.draw(view, until_s)
-            trials = [
-                Trial(self._command(scenario, options[i]), j)
-                for i in left
-                for j in range(len(futures))
-            ]
-            played = self._twins.play(view, futures, trials, until_s, at_s=now_s, given=given)
+            commands = [self._command(scenario, options[i]) for i in left]
+            played = self._player.play(view, futures, commands, until_s)
             costs = self._costs(played, until_s).reshape(len(left), len(futures))
             cost[left] += (costs @ weights / weights.sum() - cost[left]) / (k + 1)
-            left = left[np.argsort((expected + cost)[left], kind="stable")]
+            left = left[np.argsort((charged + cost)[left], kind="stable")]
             if p.budget_ms is not None and 1e3 * (perf_counter() - begun) > p.budget_ms:
                 break
             left = left[: max(2, math.ceil(len(left) / 2))]
         best = int(left[0])
-        expected += cost
         self._target, self._limit = options[best]
-        return f"expected cost {expected[best]:.4f}"
+        return f"expected cost {charged[best] + cost[best]:.4f}"
 
     def _follow(self, view: ClusterView) -> None:
         """What there is, which another policy may have ordered, and what comes."""
@@ -230,21 +205,11 @@ class TwinPolicy(NamedPolicy):
             self._target = view.instances_of(self._pool)
             if there["active"]:
                 self._limit = round(int(there["limit_sum"]) / int(there["active"]))
-        if view.scenario.fleet.pools[self._pool].v1 is None:  # else a step has its host's time, too
-            self._time(view.reports[self._slots])
+        self._player.see(view)
         tokens = np.stack([window.input_tokens, window.predicted_tokens])[:, self._urgent]
         rate = float((tokens * self._cost[:, self._urgent]).sum()) / window.length_s
         keep = math.exp(-window.length_s / 600.0) if view.step > 1 else 0.0
         self._rate = keep * self._rate + (1 - keep) * rate
-
-    def _time(self, reports: NDArray[Any]) -> None:
-        """How much slower the last decode iterations were than calibrated."""
-        seen = reports[reports["decode_requests"] > 0]
-        if len(seen):
-            batch, context = seen["decode_requests"], seen["decode_context"]
-            per_token = self._profile.decode_per_token_ps[batch]
-            usual_s = (self._profile.decode_base_ps[batch] + per_token * context) / PS_PER_S
-            self._slowness = float(np.median(seen["decode_s"] / usual_s))
 
     def _options(self, view: ClusterView) -> list[tuple[int, int]]:
         """(instances, batch limit) to try; what there is comes first."""
@@ -278,7 +243,7 @@ class TwinPolicy(NamedPolicy):
             return np.zeros(len(played.gpu_s))
         p, queues, cost = self.parameters, played.queues, self._cost[:, mine]
         work = queues["tokens"] * cost[0] + queues["predicted_tokens"] * cost[1]
-        spare = max(1.0, self._most - 1.2 * self._rate)
+        spare = max(1.0, self._most * self._tp - 1.2 * self._rate)
         late = late_in_queues(queues, cost, self._ttft_s[mine], until_s, p.pace * spare)
         charged = work.sum(axis=1) * self._gpu_s_price * p.later_price
         return charged + late @ self._late_price[mine]

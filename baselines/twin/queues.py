@@ -1,9 +1,13 @@
 """A planner of virtual queues: orders of request groups are tried on twins before one is given (ours).
 
 Groups, their places in the beginning and how they follow each other are QLM's (`baselines.qlm`). Where QLM's
-scheduler reckons with averages, here every order is played in the same few drawn futures, to the token. Tried
-are the order that there is, QLM's plan, the earliest deadline first, with and without swaps, first what is
-loaded already, and the order that there is with another group in front of one instance.
+scheduler reckons with averages, here every order is played in the same few drawn futures, to the token.
+These are tried:
+
+- the order that there is, and QLM's plan where its scheduler makes one;
+- the earliest deadline first, with swaps and without;
+- the order that there is, but groups of the loaded LLM first;
+- the order that there is, with another group in front at one instance.
 
 An order costs the requests that become late until the end of the look-ahead, at the reward's price, and those
 that wait then and cannot be served in time by all GPUs together (`late_in_queues`).
@@ -19,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from baselines.parameters import PolicyError, Positive
+from baselines.parameters import NonNegative, PolicyError, Positive
 from baselines.qlm.book import Changes, LiveGroup
 from baselines.qlm.policy import Order, QlmParameters, QlmPolicy
 from baselines.qlm.schedule import QueueProblem
@@ -27,10 +31,10 @@ from baselines.qlm.search import edf
 from baselines.space import Choice, Real, Space, Whole
 from baselines.twin.futures import FutureDrawer
 from baselines.twin.late import late_in_queues
+from baselines.twin.player import Player
 from llmscale_env.control.command import Command
 from llmscale_env.control.results.region_result import has_regions
 from llmscale_env.control.reward import violation_prices
-from llmscale_env.control.twins import Trial, Twins
 from llmscale_env.control.unfinished_work import full_batch_cost_gpu_s
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios.schema import Scenario
@@ -49,7 +53,7 @@ class TwinQueuesParameters(QlmParameters):
         threads: threads that play the twins; what is found is the same with any number.
     """
 
-    solve_time_s: Annotated[float, Field(ge=0)] = 0.0
+    solve_time_s: NonNegative = 0.0
     look_ahead_s: Positive = 60.0
     futures: Annotated[int, Field(ge=1, le=64)] = 4
     fronts: Annotated[int, Field(ge=0, le=16)] = 2
@@ -57,17 +61,24 @@ class TwinQueuesParameters(QlmParameters):
     threads: Annotated[int, Field(ge=1, le=256)] = 1
 
 
-def can_plan_queues(scenario: Scenario) -> bool:
-    """Whether the policy can run a scenario with group queues."""
+def why_not(scenario: Scenario) -> str:
+    """Why the policy cannot run a scenario that QLM can; "": it can."""
+    if has_regions(scenario):
+        return "has regions"
     try:
         check_streams(compile_cluster(scenario))
-    except ValueError:
-        return False
-    return not has_regions(scenario)
+    except ValueError as error:
+        return f"cannot be copied: {error}"
+    return ""
+
+
+def can_plan_queues(scenario: Scenario) -> bool:
+    """Whether the policy can run a scenario with group queues."""
+    return not why_not(scenario)
 
 
 class TwinQueuesPolicy(QlmPolicy):
-    """See the module; for scenarios with group queues in one region."""
+    """See the module; for scenarios that QLM can run, with group queues in one region."""
 
     parameters_type = TwinQueuesParameters
     usual_name = "twin-queues"
@@ -87,20 +98,28 @@ class TwinQueuesPolicy(QlmPolicy):
             PolicyError: no group queues, regions, or a cluster that cannot be copied.
         """
         super().reset(scenario, seed)
-        if not can_plan_queues(scenario):
-            raise PolicyError(f"{self.name}: {scenario.name!r} cannot be copied, or has regions")
+        if reason := why_not(scenario):
+            raise PolicyError(f"{self.name}: {scenario.name!r} {reason}")
         strata = (1 / self.parameters.futures,) * self.parameters.futures
         self._drawer = FutureDrawer(scenario, seed, strata)
-        self._twins: Twins | None = None
+        self._player = Player(scenario, self.parameters.threads)
         self._prices = violation_prices(scenario)
         self._cost = full_batch_cost_gpu_s(scenario)
         self._problem_now: tuple[QueueProblem, list[LiveGroup]] | None = None
+        self._unplanned: Order = {}
 
     def act(self, view: ClusterView) -> Command:
         """The order that costs least in the drawn futures."""
         self._drawer.see(view)
+        self._player.see(view)
         self._problem_now = None
-        return super().act(view)
+        command = super().act(view)
+        self._player.said(command)
+        return command
+
+    def _adopt(self, order: Order) -> None:
+        self._unplanned = {instance: list(queues) for instance, queues in self._order.items()}
+        super()._adopt(order)
 
     def _problem(
         self, view: ClusterView, instances: NDArray[np.int64], groups: list[LiveGroup]
@@ -119,9 +138,10 @@ class TwinQueuesPolicy(QlmPolicy):
         if self._problem_now is None or not self._drawer.knows:
             return super()._command(view, instances, groups, changes)
         orders = self._orders(view, instances, *self._problem_now)
+        self._unplanned = {}
         tried: dict[tuple[tuple[int, ...], ...], tuple[QlmPolicy, Command]] = {}
         for order in orders:
-            mine = copy(self)
+            mine = copy(self)  # all else that a command is made from stays as it is
             mine._order = {instance: list(queues) for instance, queues in order.items()}
             mine._sent = dict(self._sent)
             command = QlmPolicy._command(mine, view, instances, groups, changes)
@@ -140,29 +160,32 @@ class TwinQueuesPolicy(QlmPolicy):
         problem: QueueProblem,
         groups: list[LiveGroup],
     ) -> list[Order]:
-        """What is tried; the order that there is, which QLM's scheduler may just have made, comes first."""
+        """What is tried; the order that there is comes first, or QLM's new plan and then that before it."""
         numbers, there = instances.tolist(), self._order
-        loaded = view.instances["llm"]
-        cells = self._book.cell_of
+        loaded, cells = view.instances["llm"], self._book.cell_of
 
         def planned(queues: tuple[tuple[int, ...], ...]) -> Order:
+            """Queues of the problem's groups; what has no waiting request stays behind."""
             order = {
                 i: [groups[n].queue for n in mine] for i, mine in zip(numbers, queues, strict=True)
             }
             known = {queue for mine in order.values() for queue in mine}
             return {i: order[i] + [q for q in there[i] if q not in known] for i in numbers}
 
-        found: list[Order] = [there, planned(edf(problem).queues)]
+        # A plan may help against what is late after the look-ahead only: where costs are equal it is taken.
+        found: list[Order] = [there, self._unplanned] if self._unplanned else [there]
+        found.append(planned(edf(problem).queues))
+        # Without swaps, but for LLMs that nobody has loaded.
         stays = problem.llm[None, :] == problem.loaded[:, None]
-        servable = np.isfinite(problem.work_s)
-        stays |= ~(stays & servable).any(axis=0)[None, :]  # whose LLM nobody has needs a swap
-        here = replace(problem, work_s=np.where(stays, problem.work_s, np.inf))
-        found.append(planned(edf(here).queues))
-        first = {
-            i: sorted(there[i], key=lambda q: q not in cells or cells[q].llm != loaded[i])
-            for i in numbers
-        }
-        found.append(first)
+        stays |= ~(stays & np.isfinite(problem.work_s)).any(axis=0)[None, :]
+        no_swaps = replace(problem, work_s=np.where(stays, problem.work_s, np.inf))
+        found.append(planned(edf(no_swaps).queues))
+        found.append(
+            {
+                i: sorted(there[i], key=lambda q: q not in cells or cells[q].llm != loaded[i])
+                for i in numbers
+            }
+        )
         for i in numbers:
             for queue in there[i][1 : 1 + self.parameters.fronts]:
                 front = [queue, *(q for q in there[i] if q != queue)]
@@ -174,21 +197,19 @@ class TwinQueuesPolicy(QlmPolicy):
         if len(commands) == 1:
             return 0
         p, scenario = self.parameters, view.scenario
-        if self._twins is None:
-            self._twins = Twins(scenario, p.threads, view.engine_name)
-        until_s = min(view.time_s + p.look_ahead_s, scenario.horizon_s)
+        until_s = min(self._player.now_s(view) + p.look_ahead_s, scenario.horizon_s)
         futures = self._drawer.draw(view, until_s)
-        trials = [Trial(command, k) for command in commands for k in range(len(futures))]
-        played = self._twins.play(view, futures, trials, until_s)
+        played = self._player.play(view, futures, commands, until_s)
         queues = sorted(self._book.cell_of)
         cells = [self._book.cell_of[queue] for queue in queues]
+        gpus = [pool.tp for pool in scenario.fleet.pools]
         llms, classes = [c.llm for c in cells], [c.slo_class for c in cells]
         late = late_in_queues(
             played.queues[:, queues],
             self._cost[:, llms, classes],
             np.array([scenario.classes[c].ttft_s for c in classes]),
             until_s,
-            p.pace * max(1, int(played.pools["active"].sum(axis=1).max())),
+            p.pace * max(1, int(played.pools["active"].max(axis=0) @ gpus)),
         )
         cost = played.violations @ self._prices + late @ self._prices[classes]
         return int(np.argmin(cost.reshape(len(commands), -1).mean(axis=1)))

@@ -84,4 +84,5 @@ def difference(one: tuple[float, Floats], other: tuple[float, Floats]) -> Interv
     with np.errstate(invalid="ignore"):
         apart = one[1] - other[1]
         mean = np.subtract(one[0], other[0])
-    return interval(float(mean), np.where(np.isnan(apart), math.inf, apart))
+    mean = math.inf if np.isnan(mean) else float(mean)
+    return interval(mean, np.where(np.isnan(apart), math.inf, apart))

@@ -4,12 +4,14 @@ The planner (`baselines/twin`) plays windows of test days with ever more told to
 draws, the true rates with other half minutes, and what really comes. Told all, it also gets more orders to
 choose from, or looks three times as far ahead. What each step gains is that part of the regret.
 
-Beside it stand rules with searched settings, and the planner with one thing changed: it looks half or twice
-as far ahead, plays one future in place of eight or up to four of each kind, or takes rates that it has seen
-without a drawn factor. With "true rates" interactive requests of a half minute are
-those of one from anywhere in the same ten minutes, since the load's rates change every ten minutes; jobs are
-where they are. Lengths are true in all that is told. Who knows what comes needs no margin, so the price of
-late requests is the true one where the future is told, and the planner's own elsewhere.
+Beside it stand rules with searched settings, and the planner with one thing changed. It looks half or twice
+as far ahead, plays one future in place of eight, or up to four of each kind, or takes rates that it has
+seen without a drawn factor.
+
+With "true rates" interactive requests of a half minute are those of one from anywhere in the same ten
+minutes, since the load's rates change every ten minutes. Jobs are where they are. Lengths are true in all
+that is told. Who knows what comes needs no margin. So the price of late requests is the true one where the
+future is told, and the planner's own elsewhere.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 All play the same two-hour windows of test days. On "the world" each is run at several settings, and judged by
 the GPU-hours that it needs for 99 % of every class (`experiments.learned.matched`): rules with the settings
 found for reward, with those found for the fewest GPU-hours at 99 %, and as published; the planner with other
-prices of a late request, which are what it weighs GPUs against.
+prices of a late request, which are what it weighs GPUs against. Batch classes count by the worst one of each
+window, which asks a little more than 99 % of each.
 
 Then the world is another than everybody believes: iterations take 20 % longer, loads take twice as long, or
 what is shown is 30 s old. How much reward does each lose? "bursts" is the world `mixed-slo-bursty`, for which
@@ -40,7 +41,8 @@ WRONG: dict[str, dict[str, Any]] = {
 }
 TUNED, AT_TARGET, PUBLISHED = "for reward", "at 99 %", "published"
 LATE_PRICES = (1.0, 2.0, 4.0)
-"""Settings of the planner; 2 is its default."""
+USUAL_PRICE = "2"
+"""Settings of the planner, and its default. Nobody has searched for better ones."""
 
 
 class Settings(Parameters):
@@ -99,14 +101,15 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
         scenario = load_scenario("mixed-slo-hours", workload=case["workload"], **changes)
     policy = make_policy(_policy(case["who"], case["setting"]))
     made: dict[str, Any] = run_episode(policy, scenario, case["seed"]).summary
-    shares = [made.get(f"{c.name}/slo_attainment", np.nan) for c in scenario.classes]
+    # Nobody of a class: nobody is late.
+    named = [made.get(f"{c.name}/slo_attainment", np.nan) for c in scenario.classes]
+    shares = np.nan_to_num(np.array(named, float), nan=1.0)
     return [
         {
             "reward": made["reward"],
             "gpu_hours": made["gpu_hours"],
-            "interactive": shares[0],
-            # Nobody of a class: nobody is late.
-            "batch": float(np.min(np.nan_to_num(np.array(shares[1:], float), nan=1.0))),
+            "interactive": float(shares[0]),
+            "batch": float(shares[1:].min()),
         }
     ]
 
@@ -121,7 +124,7 @@ def _matched(frame: DataFrame, who: str) -> tuple[float, Floats]:
 def _usual(frame: DataFrame, world: str, value: str) -> DataFrame:
     """A row per window, a column per policy with its usual settings."""
     mine = where(frame, world=world)
-    usual = mine["setting"].isin([TUNED, "2"])
+    usual = mine["setting"].isin([TUNED, USUAL_PRICE])
     return wide(mine[usual], "who", value)
 
 
@@ -218,7 +221,7 @@ def claims(frame: DataFrame, parameters: Settings) -> Iterator[Claim]:
             0.1,
             mean_interval(lost[PLANNER] - lost[best]),
             unit="of reward more",
-            setting="as a tenth of a reward at most, 5 % of what a window is about",
+            setting="at most 0.1 of reward, some 5 % of a window's",
         )
     rewards = _usual(frame, BURSTS, "reward")
     yield every(

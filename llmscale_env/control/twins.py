@@ -114,7 +114,7 @@ class Twins:
     """Clusters of one scenario, side by side, on which orders are tried.
 
     Nobody knows calibration errors (`time_factor`, `load_time_factor`): iterations and loads that begin in a
-    twin take the calibrated times, but for what the caller knows.
+    twin take the calibrated times, times `slowness`. What runs or loads already ends when it really does.
 
     Args:
         scenario: of the clusters whose views are played.
@@ -184,7 +184,8 @@ class Twins:
         """
         at_s = view.time_s if at_s is None else at_s
         times = [view.time_s, *(each.time_s for each in given), at_s, until_s]
-        if not np.isfinite(until_s) or not all(a <= b for a, b in pairwise(times)):
+        finite = np.isfinite(times).all()
+        if not finite or not all(ps(a) <= ps(b) for a, b in pairwise(times)):
             raise ValueError(
                 f"until_s = {until_s}: must be finite, and at least {at_s:g}, when trials begin; "
                 f"times before must be in order from {view.time_s:g} on, the view's: {times[1:-1]}"
@@ -267,7 +268,9 @@ class Twins:
     def _advance(self, n: int, until_ps: int) -> None:
         engine = self.engine
         until = engine.times_ps
-        until[:n] = until_ps
+        until[:n] = np.maximum(
+            until[:n], until_ps
+        )  # seconds may be less exact than the present time
         if self._threads == 1 or n == 1:
             engine.advance_range(0, n, until)
             return

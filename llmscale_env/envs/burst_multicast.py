@@ -107,18 +107,18 @@ class BurstMulticastEnv(ServingEnv):
     ## Reference Policies
 
     `python -m agents.evaluate env=burst-multicast episodes=20 policies=A,B,...`, means and 95 %
-    intervals (of 3.2 requests/s, before the KV append of Llama 3.1 8B became one of chunk and context):
+    intervals:
 
     | policy | reward | on time (%) | GPU-hours | TTFT p99 (s) |
     |---|---|---|---|---|
-    | `static` (2 and 2) | -3453 [-4228, -2692] | 39.5 | 0.333 | 14.7 |
-    | `static:prefill=12+decode=2` | -352 [-456, -272] | 98.2 | 1.17 | 0.919 |
-    | `distserve` (all GPUs) | -315 [-333, -301] | 99.3 | 1.33 | 0.798 |
-    | `distserve-half` | -389 [-618, -223] | 95.7 | 0.667 | 1.31 |
-    | `serverlessllm` | -1141 [-1411, -893] | 80.0 | 0.372 | 4.51 |
-    | `blitzscale` | -383 [-459, -314] | 92.8 | 0.347 | 1.56 |
-    | `blitzscale:base_over=busy` | -231 [-273, -193] | 96.9 | 0.477 | 1.15 |
-    | `blitzscale:min_prefill=4+min_decode=1` | -155 [-182, -133] | 98.5 | 0.459 | 0.963 |
+    | `static` (2 and 2) | -3615 [-4390, -2833] | 36.3 | 0.333 | 16 |
+    | `static:prefill=12+decode=2` | -371 [-505, -277] | 98.0 | 1.17 | 1.02 |
+    | `distserve` (all GPUs) | -325 [-361, -301] | 99.3 | 1.33 | 0.877 |
+    | `distserve-half` | -442 [-691, -256] | 95.0 | 0.667 | 1.48 |
+    | `serverlessllm` | -1278 [-1555, -1030] | 76.2 | 0.381 | 5.78 |
+    | `blitzscale` | -486 [-569, -401] | 91.3 | 0.348 | 1.7 |
+    | `blitzscale:base_over=busy` | -315 [-373, -262] | 95.6 | 0.48 | 1.32 |
+    | `blitzscale:min_prefill=4+min_decode=1` | -218 [-273, -171] | 97.7 | 0.46 | 1.07 |
 
     The base fleet decides. `blitzscale` keeps the average number of instances required so far, which is one
     or two for prefill: no request comes in most seconds. `base_over=busy` averages over the seconds with

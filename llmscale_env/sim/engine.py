@@ -130,7 +130,8 @@ class Engine(Protocol):
             e: the episode.
             saved: from `save`.
             cluster: whose episode it is; None: this one's. It may differ from this one in times alone:
-                iterations and loads that begin from now on take those of this one.
+                iterations, loads and swaps that begin from now on take those of this one. A fetch that is
+                under way takes at most as long as one that begins now.
 
         Raises:
             ValueError: `saved` is no saved episode, or one of another cluster; nothing has changed then.

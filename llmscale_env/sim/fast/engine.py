@@ -250,8 +250,21 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         glob["capacity"] = self.capacity
         loose = Loose(*(saved[name] for name in Loose._fields))
         self._put_loose(e, unpacked(loose, int(glob["extent_size"])))
-        for row, pool in zip(self.states.pool[e], self.spec.pools, strict=True):
-            row["load_ps"], row["wake_ps"] = pool.load_ps, pool.wake_ps
+        if cluster is not None:
+            self._take_times(e, cluster)
+
+    def _take_times(self, e: int, cluster: ClusterSpec) -> None:
+        """Of this cluster, from those of `cluster`; fetches that are under way stay under way."""
+        now, first = self.now_ps(e), self.spec.first_slot
+        for p, (old, new) in enumerate(zip(cluster.pools, self.spec.pools, strict=True)):
+            row = self.states.pool[e, p]
+            row["load_ps"], row["wake_ps"] = new.load_ps, new.wake_ps
+            for before, after in zip(old.served, new.served, strict=True):
+                slots = slice(first[p], first[p] + new.n_slots)
+                ready = self.states.host_ready[e, slots, after.llm]
+                begun, whole = ready - before.fetch_ps <= now, now + after.fetch_ps
+                adjusted = np.where(begun, np.minimum(ready, whole), np.maximum(ready, whole + 1))
+                ready[...] = np.where(ready > now, adjusted, ready)
 
     # ---- time ----
 

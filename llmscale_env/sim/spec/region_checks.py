@@ -16,6 +16,7 @@ from llmscale_env.sim.spec.regions import (
     ScalingSpec,
     ScalingThresholds,
 )
+from llmscale_env.workload.whole import whole_numbers
 
 if TYPE_CHECKING:
     from llmscale_env.sim.spec import ClusterSpec, RouteSpec
@@ -203,8 +204,8 @@ def check_manager_thresholds(
     for name, values in (("one_ppm", one_ppm), ("two_ppm", two_ppm)):
         if len(values) != len(spec.managers):
             raise ValueError(f"{name}: {len(values)} values, must be {len(spec.managers)}")
-        for k, value in enumerate(values):
-            check_threshold(f"{name}[{k}]", int(value))
+        for k, value in enumerate(whole_numbers(name, values, np.int64).tolist()):
+            check_threshold(f"{name}[{k}]", value)
 
 
 def check_regional(

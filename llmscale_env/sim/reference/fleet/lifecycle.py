@@ -151,7 +151,7 @@ class SlotLife(ABC):
     def take_times(self) -> None:
         """Those of the engine's cluster, whose times have changed."""
         self.pool = self.engine.spec.pools[self.pool_index]
-        self.weights.take_times(self.pool)
+        self.weights.take_times(self.pool, self.engine.now_ps)
         self.set_profile(self.profile_index)
 
     def _load(self, ordered: LoadSource) -> None:

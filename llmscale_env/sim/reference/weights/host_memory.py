@@ -18,15 +18,21 @@ class HostWeights:
     """
 
     def __init__(self, pool: PoolSpec) -> None:
-        self.take_times(pool)
+        self.fetch_ps = {swap.llm: swap.fetch_ps for swap in pool.served}
         self.weight_bytes = {swap.llm: swap.weight_bytes for swap in pool.served}
+        self.pool = pool
         self.ready_ps = dict.fromkeys(first_warm(pool), 0)
         self.used: dict[int, int] = {}
 
-    def take_times(self, pool: PoolSpec) -> None:
-        """The same pool, whose LLMs may take another time to fetch."""
-        self.fetch_ps = {swap.llm: swap.fetch_ps for swap in pool.served}
-        self.pool = pool
+    def take_times(self, pool: PoolSpec, now_ps: int) -> None:
+        """The same pool, whose LLMs may take another time to fetch; what is under way stays under way."""
+        new = {swap.llm: swap.fetch_ps for swap in pool.served}
+        for llm, ready in self.ready_ps.items():
+            if ready > now_ps:
+                begun = ready - self.fetch_ps[llm] <= now_ps
+                whole = now_ps + new[llm]
+                self.ready_ps[llm] = min(ready, whole) if begun else max(ready, whole + 1)
+        self.fetch_ps, self.pool = new, pool
 
     def plan(self, now_ps: int, wanted: Sequence[int], demanded: int | None = None) -> None:
         """Fetch what is wanted and give up what it leaves no room for.
