@@ -40,7 +40,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "metrics 30 s late": {"metric_delay_s": 30},
 }
 TUNED, AT_TARGET, PUBLISHED = "for reward", "at 99 %", "published"
-LATE_PRICES = (1.0, 2.0, 4.0)
+LATE_PRICES = (1.0, 2.0, 4.0, 8.0, 16.0)
 USUAL_PRICE = "2"
 """Settings of the planner, and its default. Nobody has searched for better ones."""
 
