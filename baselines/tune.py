@@ -8,8 +8,9 @@
 
     policy=NAME          static, llumnix, llumnix-freeness, hpa, kpa, ray-serve, keda, wva, wva-tokens,
                          dynamo, dynamo-load, chiron or paced; with ranges only (search=optuna): twin,
-                         qlm, edf, vllm, shepherd, aladdin, jsq, power-of-two, machine-wide, blitzscale,
-                         serverlessllm, allcache, distserve, reactive, siloed, lt-i, lt-u or lt-ua
+                         qlm, twin-queues, edf, vllm, shepherd, aladdin, jsq, power-of-two, machine-wide,
+                         blitzscale, serverlessllm, allcache, distserve, reactive, siloed, lt-i, lt-u or
+                         lt-ua
     env=NAME             scenario (a shipped one, or a YAML file)
     workload=A           a shipped workload in place of the scenario's (a mix, or of a family, as
                          mixed-slo/validation-hours); it stands in the name of the file

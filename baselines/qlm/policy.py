@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -34,6 +34,28 @@ from llmscale_env.scenarios.schema import Scenario
 
 Order = dict[int, list[int]]
 """Virtual queues: shared queues by instance, in order."""
+
+
+@dataclass
+class Standing:
+    """What has been ordered, and stands.
+
+    Attributes:
+        order: the virtual queues.
+        sent: the lists of queues that instances were given last.
+        started: whether anything has been ordered.
+        evicting: whether groups may evict those behind them; None: nothing was said.
+    """
+
+    order: Order = field(default_factory=dict)
+    sent: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    started: bool = False
+    evicting: bool | None = None
+
+    def with_order(self, order: Order) -> Standing:
+        """A copy, in which other virtual queues stand."""
+        lists = {instance: list(queues) for instance, queues in order.items()}
+        return replace(self, order=lists, sent=dict(self.sent))
 
 
 class QlmParameters(Parameters):
@@ -138,14 +160,11 @@ class QlmPolicy(NamedPolicy):
             expected_output=lambda llm, slo_class: self._history.statistics((llm, slo_class)).mean,
         )
         self._pairs = pairs
-        self._order: Order = {}
+        self._standing = Standing()
         self._pending: tuple[float, Order] | None = None
         self._turn = 0
         self._home: dict[int, int] = {}
         self._fixed = None if p.swapping else fixed_llms(scenario, self.name)
-        self._sent: dict[int, tuple[int, ...]] = {}
-        self._started = False
-        self._evicting: bool | None = None
         self._violated = False
         self._waiting = 0.0
         self.calls: list[tuple[float, int, Plan]] = []
@@ -216,7 +235,7 @@ class QlmPolicy(NamedPolicy):
         self, changes: Changes, groups: list[LiveGroup], instances: NDArray[np.int64]
     ) -> None:
         """New groups take their place behind those that they came out of, freed ones leave."""
-        orders = [self._order] + ([self._pending[1]] if self._pending else [])
+        orders = [self._standing.order] + ([self._pending[1]] if self._pending else [])
         for order in orders:
             for queues in order.values():
                 queues[:] = [q for q in queues if q not in changes.freed]
@@ -226,10 +245,10 @@ class QlmPolicy(NamedPolicy):
         for queue in changes.freed:
             self._home.pop(queue, None)
         for instance in instances.tolist():
-            self._order.setdefault(instance, [])
-        gone = set(self._order) - set(instances.tolist())
+            self._standing.order.setdefault(instance, [])
+        gone = set(self._standing.order) - set(instances.tolist())
         for instance in gone:  # its groups are placed anew, none is lost
-            del self._order[instance]
+            del self._standing.order[instance]
 
     def _problem(
         self, view: ClusterView, instances: NDArray[np.int64], groups: list[LiveGroup]
@@ -269,7 +288,7 @@ class QlmPolicy(NamedPolicy):
         queued = {group.queue for group in waiting}
         staying = np.zeros((len(instances), len(waiting)), np.bool_)
         for k, instance in enumerate(instances.tolist()):
-            behind = queued.intersection(self._order[instance])
+            behind = queued.intersection(self._standing.order[instance])
             for queue in np.flatnonzero(view.running_from[instance]).tolist():
                 if queue in self._book.cell_of and queue not in behind:
                     staying[k] |= targets >= self._target_s(self._book.cell_of[queue])
@@ -327,7 +346,7 @@ class QlmPolicy(NamedPolicy):
         placed: set[int] = set()
         for k, instance in enumerate(instances.tolist()):
             mine = []
-            for queue in self._order[instance]:
+            for queue in self._standing.order[instance]:
                 n = number.get(queue, -1)
                 if n >= 0 and n not in placed and problem.allowed[k, n]:
                     mine.append(n)
@@ -341,24 +360,26 @@ class QlmPolicy(NamedPolicy):
                 able.tolist(), key=lambda k: (queue_waits_s(problem, k, [*queues[k], n])[-1], k)
             )
             queues[k].append(n)
-            for other in self._order.values():
+            for other in self._standing.order.values():
                 if queue in other:
                     other.remove(queue)
-            self._order[int(instances[k])].append(queue)
+            self._standing.order[int(instances[k])].append(queue)
         return queues
 
     def _adopt(self, order: Order) -> None:
         """A plan takes effect; what came since it was called for stays where it is, behind."""
         planned = {queue for queues in order.values() for queue in queues}
-        for instance, queues in self._order.items():
+        for instance, queues in self._standing.order.items():
             rest = [queue for queue in queues if queue not in planned]
             queues[:] = [*order.get(instance, []), *rest]
         for instance, queues in order.items():
-            if instance not in self._order:  # it has failed meanwhile
-                if not self._order:  # so have all others: whoever is back first will be planned for
+            if instance not in self._standing.order:  # it has failed meanwhile
+                if (
+                    not self._standing.order
+                ):  # so have all others: whoever is back first will be planned for
                     return
-                spare = min(self._order, key=lambda i: len(self._order[i]))
-                self._order[spare] += queues
+                spare = min(self._standing.order, key=lambda i: len(self._standing.order[i]))
+                self._standing.order[spare] += queues
 
     def _command(
         self,
@@ -377,7 +398,7 @@ class QlmPolicy(NamedPolicy):
         pull = {}
         for instance in instances.tolist():
             self._step_back(instance, known, running[instance])
-            queues = [q for q in self._order[instance] if q in known]
+            queues = [q for q in self._standing.order[instance] if q in known]
             if not self.parameters.pulling:
                 queues.sort(key=lambda q: self._oldest(known[q]))
             queues = self._with_running(queues, known, running[instance])
@@ -388,19 +409,19 @@ class QlmPolicy(NamedPolicy):
                     for group in everything
                     if group.queue not in here and group.cell.llm == loaded[instance]
                 ]
-            if self._sent.get(instance) != tuple(queues):
+            if self._standing.sent.get(instance) != tuple(queues):
                 pull[instance] = tuple(queues)
-                self._sent[instance] = tuple(queues)
-        for instance in set(self._sent) - set(instances.tolist()):
-            del self._sent[instance]
-        arrivals = changes.arrivals if self._started else set(self._pairs)
+                self._standing.sent[instance] = tuple(queues)
+        for instance in set(self._standing.sent) - set(instances.tolist()):
+            del self._standing.sent[instance]
+        arrivals = changes.arrivals if self._standing.started else set(self._pairs)
         regroup = None
         if changes.requests:
             regroup = (np.concatenate(changes.requests), np.concatenate(changes.queues))
         names = self.scenario.fleet.llms, [c.name for c in self.scenario.classes]
         operations: dict[str, dict[str, object]] = {}
         pools = [pool.name for pool in self.scenario.fleet.pools]
-        if not self._started:
+        if not self._standing.started:
             operations = {
                 pool.name: {
                     "pull_rule": "in-order",
@@ -411,11 +432,11 @@ class QlmPolicy(NamedPolicy):
                 for pool in self.scenario.fleet.pools
             }
         evicting = self._evicts()
-        if evicting != self._evicting:
+        if evicting != self._standing.evicting:
             for name in pools:
                 operations.setdefault(name, {})["evicts_in_order"] = evicting
-            self._evicting = evicting
-        self._started = True
+            self._standing.evicting = evicting
+        self._standing.started = True
         return Command(
             pull=pull,
             regroup=regroup,
@@ -449,7 +470,7 @@ class QlmPolicy(NamedPolicy):
 
         In the virtual queue itself, so that requests that are evicted come back in that place.
         """
-        order = self._order[instance]
+        order = self._standing.order[instance]
         served = {q for q in order if q in known and known[q].waiting == 0 and running[q] > 0}
         if served:
             only = np.where(np.isin(np.arange(len(running)), list(served)), running, 0)

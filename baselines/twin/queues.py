@@ -15,7 +15,6 @@ that wait then and cannot be served in time by all GPUs together (`late_in_queue
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import replace
 from typing import Annotated, ClassVar
 
@@ -25,7 +24,7 @@ from pydantic import Field
 
 from baselines.parameters import NonNegative, PolicyError, Positive
 from baselines.qlm.book import Changes, LiveGroup
-from baselines.qlm.policy import Order, QlmParameters, QlmPolicy
+from baselines.qlm.policy import Order, QlmParameters, QlmPolicy, Standing
 from baselines.qlm.schedule import QueueProblem
 from baselines.qlm.search import edf
 from baselines.space import Choice, Real, Space, Whole
@@ -118,7 +117,9 @@ class TwinQueuesPolicy(QlmPolicy):
         return command
 
     def _adopt(self, order: Order) -> None:
-        self._unplanned = {instance: list(queues) for instance, queues in self._order.items()}
+        self._unplanned = {
+            instance: list(queues) for instance, queues in self._standing.order.items()
+        }
         super()._adopt(order)
 
     def _problem(
@@ -139,18 +140,15 @@ class TwinQueuesPolicy(QlmPolicy):
             return super()._command(view, instances, groups, changes)
         orders = self._orders(view, instances, *self._problem_now)
         self._unplanned = {}
-        tried: dict[tuple[tuple[int, ...], ...], tuple[QlmPolicy, Command]] = {}
+        tried: dict[tuple[tuple[int, ...], ...], tuple[Standing, Command]] = {}
+        before = self._standing
         for order in orders:
-            mine = copy(self)  # all else that a command is made from stays as it is
-            mine._order = {instance: list(queues) for instance, queues in order.items()}
-            mine._sent = dict(self._sent)
-            command = QlmPolicy._command(mine, view, instances, groups, changes)
-            tried.setdefault(
-                tuple(mine._sent.get(i, ()) for i in instances.tolist()), (mine, command)
-            )
-        chosen, command = list(tried.values())[self._best(view, [c for _, c in tried.values()])]
-        for name in ("_order", "_sent", "_started", "_evicting"):
-            setattr(self, name, getattr(chosen, name))
+            self._standing = before.with_order(order)
+            command = super()._command(view, instances, groups, changes)
+            sent = tuple(self._standing.sent.get(i, ()) for i in instances.tolist())
+            tried.setdefault(sent, (self._standing, command))
+        best = self._best(view, [command for _, command in tried.values()])
+        self._standing, command = list(tried.values())[best]
         return command
 
     def _orders(
@@ -161,7 +159,7 @@ class TwinQueuesPolicy(QlmPolicy):
         groups: list[LiveGroup],
     ) -> list[Order]:
         """What is tried; the order that there is comes first, or QLM's new plan and then that before it."""
-        numbers, there = instances.tolist(), self._order
+        numbers, there = instances.tolist(), self._standing.order
         loaded, cells = view.instances["llm"], self._book.cell_of
 
         def planned(queues: tuple[tuple[int, ...], ...]) -> Order:
