@@ -12,7 +12,7 @@ from llmscale_env.control.reward import serving_cost_gpu_s
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios import validate_scenario
 from llmscale_env.sim.compile import compile_cluster
-from llmscale_env.sim.linear import linear_times, slower
+from llmscale_env.sim.linear import linear_times
 from llmscale_env.sim.spec import PoolPhase, RequestState, RouterKind
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
 from tests.small_clusters import profile
@@ -85,7 +85,7 @@ def test_impossible_scenarios_are_refused(pools: Any, route: Any, message: str) 
 
 def test_linear_times_of_a_linear_profile_are_its_own() -> None:
     assert linear_times(profile(), 16) == (5.0, 3.0, 10.0, 1.0, 2.0)
-    doubled = slower(profile(), 2)
+    doubled = profile().slower(2)
     assert linear_times(doubled, 16) == (10.0, 6.0, 20.0, 2.0, 4.0)
     assert doubled.kv_capacity_tokens == 1000
     with pytest.raises(ValueError, match="batch_limit = 17"):
