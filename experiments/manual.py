@@ -1,10 +1,10 @@
 """The environments' pages, made from their docstrings, each with a frame of an episode; their parts.
 
-python -m experiments.manual [out=docs] [check=true]
+python -m experiments.manual [out=docs] [pictures=true] [check=false]
 
 Writes `environments/NAME.md` and `images/environment_NAME.png` to `out`, and `forms.md`, the page of blocks
-and heads. `check=true` writes nothing; it ends with exit code 1 if a page is missing or is not what the
-docstrings say.
+and heads. `pictures=false` leaves the pictures as they are, which takes seconds in place of minutes.
+`check=true` writes nothing. It ends with exit code 1 if a page is missing or is not what the docstrings say.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import llmscale_env
 from agents.configuration.config import environment_names
 from agents.pretrained import shipped
 from experiments.manual_forms import forms
+from experiments.manual_tables import choices, entries
 from llmscale_env import EnvironmentEntry
 from llmscale_env._cli import check_folder, flag, parse_options, run_command
 from llmscale_env._writing import replace_file, write_text
@@ -36,21 +37,23 @@ PICTURE_SEED = 0
 MANY_REQUESTS = 1_000_000
 """An episode that brings so many is drawn for two hours only: the day takes minutes."""
 
+SHARING = llmscale_env.ENVIRONMENTS[0]
+"""Its page has what all environments share in full; those of the others have a link to it."""
 
 ARGUMENTS = """- `observation`, `action`: names of blocks (`llmscale_env.envs.observations.BLOCKS`) and heads
-  (`llmscale_env.envs.actions.HEADS`) in place of the default ones;
-- `forecaster="ewma"`: what forecasts in the observation and in `view()` come from
+  (`llmscale_env.envs.actions.HEADS`) in place of the default ones (docs/forms.md);
+- `forecaster="ewma"`: the source of forecasts in the observation and in `view()`
   (`llmscale_env.control.forecast`);
-- `reference`: a policy whose instance counts the head `residual` multiplies; `shaping`: weight of a term
-  of the reward for requests that will be late (docs/forms.md);
+- `reference`: a policy whose instance counts the head `residual` multiplies;
+- `shaping`: weight of a term of the reward for requests that will be late (docs/forms.md#late-backlog);
 - `engine="fast"`: or `"reference"`, the simulator in readable Python, with the same numbers
   (docs/architecture.md);
 - `render_mode`: "ansi" (a table of the cluster now) or "rgb_array" (arrivals, queues, instances and
   attainment over the episode so far).
 
-The vectorised form (`gym.make_vec(..., vectorization_mode="vector_entry_point")`) takes `num_envs` and
-`threads` besides, advances all episodes in one call, and resets a finished one in the same step. Episode
-`e` of it equals a single environment reset with `seed + e`."""
+The vectorised form (`gym.make_vec(..., vectorization_mode="vector_entry_point")`) also takes `num_envs` and
+`threads`. It advances all episodes in one call, and resets a finished one in the same step. Its episode
+`e` equals a single environment reset with `seed + e`."""
 """The arguments that all environments have, as a page lists them below its own."""
 
 
@@ -60,8 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _make(words: list[str]) -> int:
-    options = parse_options(words, ("out", "check"))
+    options = parse_options(words, ("out", "pictures", "check"))
     out = Path(options.get("out", "docs"))
+    pictures = flag(options, "pictures", True)
     if flag(options, "check"):
         stale = outdated(out)
         for path in stale:
@@ -69,7 +73,7 @@ def _make(words: list[str]) -> int:
         return 1 if stale else 0
     check_folder("out", out)
     for entry in llmscale_env.ENVIRONMENTS:
-        for path in write(entry, out):
+        for path in write(entry, out, pictures):
             print(path)
     print(write_text(forms_path(out), forms()))
     return 0
@@ -124,8 +128,7 @@ def page(entry: EnvironmentEntry) -> str:
     env_class = getattr(import_module(module), name)
     env = env_class()
     first, _, rest = inspect.cleandoc(env_class.__doc__).partition("\n")
-    # The docstring names pages as seen from the root of the repository.
-    rest = re.sub(r"\bdocs/([\w-]+\.md)\b", r"[docs/\1](../\1)", completed(rest, env))
+    brief, heading, sections = _linked(_shared(completed(rest, env), entry)).partition("\n## ")
     picture = picture_path(entry, Path(".."))
     low, high = env.observation_space.low.min(), env.observation_space.high.max()
     nvec = [int(n) for n in env.action_space.nvec]
@@ -134,10 +137,15 @@ def page(entry: EnvironmentEntry) -> str:
     if env.scenario.decisions == "arrivals":
         step = f"until the next decision, at most {interval:g} s; episodes of {env.scenario.horizon_s:g} s"
     drawn = "an episode" if not _shortened(env.scenario) else "an episode of two hours"
-    return f"""<!-- Made by `python -m experiments.manual` from the docstring of {module}.{name}. -->
+    return f"""<!-- Made by `python -m experiments.manual` from {module}.{name}. -->
 # {entry.id}
 
 {first}
+
+![An episode under random actions]({picture.as_posix()})
+
+The end of {drawn} under random possible actions (`render_mode="rgb_array"`, seed {PICTURE_SEED}).
+{brief.rstrip()}
 
 | | |
 |---|---|
@@ -149,56 +157,46 @@ def page(entry: EnvironmentEntry) -> str:
 | many in one call | `gymnasium.make_vec("llmscale_env:{entry.id}", num_envs=64)` |
 | trained policies | {_trained(entry)} |
 | source | `{module.replace(".", "/")}.py` |
-
-![An episode under random orders]({picture.as_posix()})
-
-`render_mode="rgb_array"` at the end of {drawn} (seed {PICTURE_SEED}) under orders drawn at random
-from those that are possible.
-{rest.rstrip()}
+{heading}{sections.rstrip()}
 """
 
 
+def _shared(text: str, entry: EnvironmentEntry) -> str:
+    """A docstring with what all environments share: in full on one page, as a link on the others."""
+    information = inspect.cleandoc(ServingEnv.__doc__ or "").partition("## Information\n\n")[2]
+    full = (f"\n{ARGUMENTS}", f"\n\n{information}")
+    link = tuple(
+        f"\n\n[All others]({SHARING.short_name}.md#{anchor}) are the same in every environment."
+        for anchor in ("arguments", "information")
+    )
+    said = (
+        "\n\nAll others are those of `ServingEnv`.",
+        "\n\nEverything else is as `ServingEnv` has it.",
+    )
+    for sentence, meant in zip(said, full if entry == SHARING else link, strict=True):
+        text = text.replace(sentence, meant)
+    return text
+
+
+def _linked(text: str) -> str:
+    """Pages of the docs as links; a docstring names them as seen from the root of the repository."""
+    return re.sub(r"\bdocs/([\w-]+\.md)(#[\w-]+)?", r"[\1](../\1\2)", text)
+
+
 def completed(text: str, env: ServingEnv) -> str:
-    """A docstring with what is declared elsewhere in its sections: tables, and what all environments share.
+    """A docstring with the tables of its sections, which are declared elsewhere.
 
     The parts of the action follow the first paragraph of "## Action Space", the entries of the observation
     end "## Observation Space". A form of another environment has no such sections, and gets none.
     """
-    shared = inspect.cleandoc(ServingEnv.__doc__ or "").partition("## Information\n\n")[2]
-    common = ARGUMENTS
-    if "- `forecaster" in text:  # it says itself what a forecaster is for there
-        common = re.sub(r"- `forecaster.*?;\n", "", ARGUMENTS, flags=re.DOTALL)
-    for said, meant in (
-        ("\n\nAll others are those of `ServingEnv`.", f"\n{common}"),
-        ("Everything else is as `ServingEnv` has it.", shared),
-    ):
-        text = text.replace(said, meant)
     sections = re.split(r"\n(?=## )", text)
     for k, section in enumerate(sections):
         if section.startswith("## Action Space\n"):
             heading, first, *others = section.split("\n\n")
-            sections[k] = "\n\n".join([heading, first, _choices(section, env), *others])
+            sections[k] = "\n\n".join([heading, first, choices(env, section), *others])
         elif section.startswith("## Observation Space\n"):
-            sections[k] = f"{section.rstrip()}\n\n{_entries(env)}\n"
+            sections[k] = f"{section.rstrip()}\n\n{entries(env)}\n"
     return "\n".join(sections)
-
-
-def _choices(section: str, env: ServingEnv) -> str:
-    """The parts of the action; choices that the section itself explains one by one stand there."""
-    rows = []
-    for k, (part, choices) in enumerate(env.action_choices.items()):
-        listed = all(f"| {j} | `{choice}` |" in section for j, choice in enumerate(choices))
-        rows.append(f"| {k} | `{part}` | {'as listed below' if listed else ', '.join(choices)} |")
-    return "\n".join(["| Num | Part | Choices |", "|---|---|---|", *rows])
-
-
-def _entries(env: ServingEnv) -> str:
-    rows = [
-        f"| {k} | `{entry.name}` | {entry.low:g} | {entry.high:g} | {entry.meaning} |"
-        for k, entry in enumerate(env.observation_entries)
-    ]
-    head = ["| Num | Entry | Min | Max | Meaning |", "|---|---|---|---|---|"]
-    return "\n".join([*head, *rows])
 
 
 def _shortened(scenario: Scenario) -> dict[str, float]:
@@ -223,15 +221,16 @@ def frame(entry: EnvironmentEntry) -> NDArray[np.uint8]:
     return picture
 
 
-def write(entry: EnvironmentEntry, out: Path) -> list[Path]:
+def write(entry: EnvironmentEntry, out: Path, pictures: bool = True) -> list[Path]:
     """Write page and picture of one environment; returns where they are."""
-    from matplotlib.image import imsave
+    written = [write_text(page_path(entry, out), page(entry))]
+    if pictures:
+        from matplotlib.image import imsave
 
-    picture = frame(entry)
-    return [
-        write_text(page_path(entry, out), page(entry)),
-        replace_file(picture_path(entry, out), lambda path: imsave(path, picture)),
-    ]
+        picture = frame(entry)
+        place = picture_path(entry, out)
+        written.append(replace_file(place, lambda path: imsave(path, picture)))
+    return written
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import re
+import textwrap
 from importlib import import_module
 from typing import Any
 
@@ -16,6 +18,9 @@ from llmscale_env.scenarios import load_scenario
 SIZE_FREE = ("class_load", "urgency", "pool_state", "slo_tails", "wishes")
 """Blocks that are the same for clusters of any size, entry by entry on the page."""
 
+FAMILY = "mixed-slo"
+"""Environments whose names begin so; where all of them have a part, they share one entry of the page."""
+
 
 def _first(kind: Any) -> str:
     """The first paragraph of a docstring in one line."""
@@ -28,16 +33,26 @@ def _text(kind: Any) -> str:
     kept = [
         p for p in paragraphs if p.partition("\n")[0] not in ("Raises:", "Attributes:", "Args:")
     ]
-    return "\n\n".join(" ".join(p.split()) for p in kept)
+    return "\n\n".join(_filled(p) for p in kept)
+
+
+def _filled(text: str) -> str:
+    """A paragraph in lines of at most 110 characters, none of which breaks in backquotes."""
+    whole = re.sub(r"`[^`]+`", lambda code: code[0].replace(" ", "\0"), " ".join(text.split()))
+    lines = textwrap.fill(whole, 110, break_long_words=False, break_on_hyphens=False)
+    return lines.replace("\0", " ")
 
 
 def _users(what: str, name: str) -> str:
-    """Environments that have a block or head by default."""
+    """Environments that have a block or head by default; all that begin like `FAMILY` by its name."""
     found = []
     for entry in llmscale_env.ENVIRONMENTS:
         module, _, cls = entry.entry_point.partition(":")
         if name in getattr(getattr(import_module(module), cls), what):
             found.append(entry.short_name)
+    alike = [e.short_name for e in llmscale_env.ENVIRONMENTS if e.short_name.startswith(FAMILY)]
+    if set(alike) <= set(found):
+        found = [f"all {FAMILY}", *(each for each in found if each not in alike)]
     return ", ".join(found) or "none"
 
 
@@ -74,12 +89,18 @@ def forms() -> str:
     scenario = load_scenario("mixed-slo")
     factors, residuals = (", ".join(h(scenario).choices[0]) for h in (ScaledChanges, Residual))
     potential = _text(Shaping).partition("\n\n")[2]  # without the heading
+    late = _filled(f"""{potential} `reward_parts` shows the term as `late_backlog`; `metrics` has the reward
+        without it. The expected number of late requests comes from the slack of shared queues, the age of the
+        oldest requests at instances, and a pace. The pace is that of active instances and those on their way,
+        as far as classes of higher priority leave them free.""")
+    copies = _filled(f"""Choices: {residuals}. In the vectorised form every episode has its own copy of the
+        policy. The copy is reset with the episode's seed and sees a `ClusterView` once per decision. It is
+        saved, restored and forked with the episode. Orders of other heads come before the policy's.""")
     return f"""<!-- Made by `python -m experiments.manual` from docstrings. -->
 # Composing an environment
 
-Every environment is a scenario seen through observation blocks and steered through action heads. Its
-arguments `observation` and `action` take other ones by name, in any order, for whatever scenario has what
-they speak of:
+Every environment is a scenario with observation blocks and action heads. Its arguments `observation` and
+`action` name others, in any order, for any scenario that has what they refer to:
 
 ```python
 import gymnasium
@@ -96,8 +117,8 @@ observation, info = env.reset(seed=0)
 observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
 ```
 
-`make_codec()` of an environment gives what runs its network as a policy under `run_episode`; a codec with
-a reference policy wants `reset(seed)` at the start of an episode.
+`make_codec()` of an environment gives the codec that runs its network as a policy under `run_episode`. A
+codec with a reference policy needs `reset(seed)` at the start of an episode.
 
 ## Observation blocks
 
@@ -107,11 +128,10 @@ a reference policy wants `reset(seed)` at the start of an episode.
 
 ### Blocks that know no size
 
-Their entries depend on classes and pools and on nothing else: not on slots, `max_gpus` or an expected
-rate. One network reads them on clusters of any size. What an instance can serve is reckoned from the
-calibrated iteration times (`llmscale_env/envs/service.py`): prompt tokens at the pace of a prefill of 1,024,
-output tokens at that of the largest batch of contexts of 1,024 that fits the KV cache, the pool's `max_batch`
-and the class's ITL target.
+Their entries depend on classes and pools only, not on slots, `max_gpus` or an expected rate. So one network
+reads them on clusters of any size. The service rate of an instance comes from the calibrated iteration times
+(`llmscale_env/envs/service.py`). Prompt tokens go at the pace of a prefill of 1,024. Output tokens go at that
+of the largest batch of contexts of 1,024 that fits the KV cache, `max_batch` and the class's ITL target.
 
 | block | entry | min | max | meaning |
 |---|---|---|---|---|
@@ -123,7 +143,7 @@ and the class's ITL target.
 |---|---|---|
 {heads}
 
-A mask says of every choice whether it is possible now if the other pools keep what they have.
+A mask says whether a choice is possible now while the other pools keep what they have.
 
 ### `{ScaledChanges.name}`
 
@@ -135,21 +155,18 @@ Choices: {factors}.
 
 {_text(Residual)}
 
-Choices: {residuals}. Every episode of the vectorised form has its own copy of the policy, which is reset
-with the episode's seed, is shown a `ClusterView` once per decision, and is saved, restored and forked
-with the episode. Other heads' orders go before the policy's.
+{copies}
 
 ## Late backlog
 
-{potential} `reward_parts` shows the term as `late_backlog`; `metrics` has the reward without it. Who
-will be late is estimated from the slack of shared queues, the age of the oldest at instances and the pace
-of active instances and of those on their way, as far as classes of higher priority leave them free.
+{late}
 
 ## Late metrics, wrong calibration
 
-A scenario's `metric_delay_s` shows every policy, and every environment's agent, the cluster as it was so
-many control intervals ago (its own last action is as it is); orders count at once. Forecasts are made
-from what was known then, and look as much further ahead. `time_factor` and `load_time_factor` of a pool
-make iterations and loads take so many times as long as the calibration says by which policies, blocks and
-forecasts reckon: `fleet.pools.*.time_factor=1.2`.
+With `metric_delay_s` of a scenario, policies and agents see the cluster as it was so long ago, in whole
+control intervals, except the agent's last action. Orders act at once. Forecasts use the late data and look
+that much further ahead.
+
+`time_factor` and `load_time_factor` of a pool multiply the times of its iterations and loads, as in
+`fleet.pools.*.time_factor=1.2`. Policies, blocks and forecasts still use the calibrated times.
 """

@@ -105,7 +105,7 @@ COMMANDS = (
         "experiments.manual",
         ("out=OUT",),
         ("experiments.manual:write",),
-        "check",
+        "check pictures",
         writes="out",
     ),
     Command(

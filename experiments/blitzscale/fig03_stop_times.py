@@ -1,8 +1,8 @@
 """Attainment against the time that scaling stops for; network use of serving.
 
-BurstGPT-like bursts on Llama-2-7B and 70B (4 GPUs) on cluster A, with a chosen time for every load. (a) to
-(d) show the requests that keep the TTFT and the TBT target, by that time. (e), (f) show the share of the
-links between machines that KV caches take when all GPUs serve.
+BurstGPT-like bursts on Llama-2-7B and 70B (4 GPUs) on cluster A, with a chosen time for every load. Panels
+(a) to (d) show the requests that keep the TTFT and the TBT target, by that time. Panels (e) and (f) show the
+share of the links between machines that KV caches take when all GPUs serve.
 
 Phases are split, and the trigger is the paper's. As in the paper's simulator a load takes its time whoever
 else loads; instances do not work before it is over. All GPUs serve in DistServe (full). The peak second asks

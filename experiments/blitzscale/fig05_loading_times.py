@@ -1,8 +1,9 @@
 """Times that the text states, on the links of Figure 5 and Table 1.
 
 How long weights take to an idle GPU from another host, from the GPUs of its own host and from its SSD, as
-bytes over the speed of the links, and how long the integer programme of zigzag scheduling takes to solve.
-Loading times have no cost of software in them and so are lower bounds, where the paper's are measured.
+bytes over the speed of the links. The time that the integer programme of zigzag scheduling takes to solve is
+measured, too. Loading times have no cost of software in them and so are lower bounds, where the paper's are
+measured.
 
 Layers come one after the other, and a chain (of seven over NVLink) adds one layer's time per hop. The
 programme (32 layers, a dozen batches, corrected C3) is timed over several load times per layer: wall time of

@@ -1,8 +1,8 @@
 """Loading from a prefill instance that sends KV caches, or from a decode instance.
 
 Three machines of one GPU serve Llama-2-7B: a prefill instance, a decode instance, and a second prefill
-instance that is started again and again from one of the two. (a) shows the time to load, (b) the mean time
-between tokens of requests whose first token came during a load.
+instance that is started again and again from one of the two. Panel (a) shows the time to load, panel (b) the
+mean time between tokens of requests whose first token came during a load.
 
 Links have 100 Gbps each way. The second prefill instance is stopped as soon as it serves. KV caches and
 weights share the links max-min fairly in the engine; nothing about interference is assumed. TBT includes the

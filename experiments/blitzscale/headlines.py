@@ -64,8 +64,9 @@ LEARNT = (
     "loads on AzureCode are from SSD. BlitzScale's TTFT is then 71 % shorter, not 29 %.",
     "Whether ServerlessLLM starts cold decides AzureConv: in the five minutes around its peak TTFT is 4 % "
     "shorter than with copies on both machines, and 66 % shorter than with hosts of one or four GPUs.",
-    "How long a stop may last depends on whose violations count, which the paper leaves open: 0.3 s of those "
-    "with stops of 5 s, 0.6 s of ServerlessLLM's, 0.9 s of those with loads of 28 s, 1.8 s of all requests.",
+    "How long a stop may last depends on whose violations count, which the paper leaves open. It is 0.3 s "
+    "for those with stops of 5 s, 0.6 s for ServerlessLLM's and 0.9 s for those with loads of 28 s; "
+    "counted over all requests it is 1.8 s.",
     "TBT is not shorter everywhere. Around AzureCode's peak BlitzScale saves -12 [-32, 8] % of it against "
     "copies on every machine, and 30 [11, 48] % against hosts of one GPU.",
     "The 256 Gbps that keep TTFT below 1,100 ms are those of an instance of four GPUs, as the text says; per "

@@ -1,11 +1,10 @@
 """Ablation: what the local and the global autoscaler contribute, in throughput and in GPUs.
 
-Four policies: "neither" (Llumnix, untuned), "Local" (Chiron's batch sizes under Llumnix's utilisation
-range), "Global" (Chiron's backpressures over a static batch size), and Chiron. Throughput per billed
-instance is that of interactive requests in workload A and of batch requests in workload B. The paper gives
-neither the static batch size (64, which section 6.2 implies, or 1024, which Llumnix's sweep finds best), nor
-theta (1/3, the default of section 6.3, or 0.8, by the rule of section 5.2 for Poisson arrivals), nor the
-queue.
+Four policies: "neither" (Llumnix, untuned), "Local" (Chiron's batch sizes under Llumnix's utilisation range),
+"Global" (Chiron's backpressures over a static batch size), and Chiron. Throughput per billed instance is that
+of interactive requests in workload A and of batch requests in workload B. The paper does not give the static
+batch size: 64, which section 6.2 implies, or 1024, which Llumnix's sweep finds best. It gives neither the
+queue nor theta: 1/3, the default of section 6.3, or 0.8, by the rule of section 5.2 for Poisson arrivals.
 
 The names are those of Figure 2's caption: the autoscaler that is used independently. (Section 6.3 labels
 them the other way round, by what is replaced.) Batch requests are measured from the arrival of the queue to

@@ -1,9 +1,9 @@
 """Error of the forecast of the next hour's demand.
 
-Every hour of the week, the interactive tokens per second of each LLM and region in the next hour are
-forecast from what came until then. Errors are shares of what came, over all LLMs and regions from the
-second day on: of each window ("windows"), of the hour's largest, which is what is provisioned for ("peak"),
-and the part of that which was forecast too low ("short").
+Every hour of the week, the interactive tokens per second of each LLM and region in the next hour are forecast
+from what came until then. Errors are shares of what came, over all LLMs and regions from the second day on.
+"Windows" is the error of each window, and "peak" that of the hour's largest, which is what is provisioned
+for. "Short" is the part of the peak's error that was forecast too low.
 
 The paper calls ARIMA accurate enough and gives no order, bin, training window or error; its code fits order
 (3, 1, 2) in sample on minutes. Ours are out of sample: windows of 15 minutes, order (3, 1, 2), two days of

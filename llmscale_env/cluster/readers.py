@@ -1,7 +1,7 @@
 """Readers of raw measurements: public data sets, and a user's own CSV.
 
 The data sets' own README says what each file is and where it comes from; docs/calibration.md
-repeats sources, licences and the rows that are left out here.
+repeats sources and licences, docs/appendix.md the rows that are left out here.
 """
 
 from __future__ import annotations

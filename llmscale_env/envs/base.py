@@ -214,23 +214,27 @@ class ServingEnv(gym.Env, Settings):
 
     ## Information
 
-    - `metrics`: of the episode so far: `CLASS/slo_attainment`, `CLASS/violations`, `CLASS/arrived`,
+    `info` has
+
+    - `metrics`, of the episode so far: `CLASS/slo_attainment`, `CLASS/violations`, `CLASS/arrived`,
       `joint/slo_attainment`, `gpu_hours`, `loads`, `preemptions`, `evictions`, `POOL/active`, `POOL/loading`,
-      `POOL/running`, `POOL/waiting`, `POOL/batch_limit`, `queue/QUEUE`, `reward`;
-    - `reward_parts`: the parts of the reward with their sign; `clipped`: orders that were not possible;
-      `action_mask`: which choices are possible now;
-    - `cost`: violations since the last decision, for constrained RL, and `cost_by_class`;
-    - `episode_summary`: the metrics at the end of an episode. Attainment is there the share of all arrivals,
-      in `metrics` of those whose fate is known; requests that prices leave open are in no share.
+      `POOL/running`, `POOL/waiting`, `POOL/batch_limit`, `queue/QUEUE`, `reward`. Attainment is the share of
+      requests whose fate is known;
+    - `reward_parts`: the parts of the reward with their sign;
+    - `clipped`: orders that were not possible; `action_mask`: which choices are possible now;
+    - `cost`: violations since the last decision, for constrained RL; `cost_by_class`;
+    - `episode_summary`: the metrics at the end of an episode. Attainment is then the share of all arrivals;
+      requests that prices leave open are in no share.
 
-    `env.unwrapped.observation_names` and `action_names` name the entries of the observation and the parts
-    of the action, in order. `observation_entries` has each entry's meaning and bounds besides,
-    `action_choices` the words for each part's choices.
+    `env.unwrapped` has
 
-    `set_weights(gpu=, violations=, loads=)` moves the weights of the reward's parts, `violations` for all
-    classes or by class, as a Lagrangian needs; `metrics` keeps the reward by the scenario's own.
-    `save_state()`, `restore_state(saved)` and `fork()` copy an episode in progress; `view()` shows it as a
-    handwritten policy sees it.
+    - `observation_names`, `action_names`: entries of the observation and parts of the action, in order;
+    - `observation_entries`: each entry with its meaning and bounds; `action_choices`: each part's choices as
+      words;
+    - `set_weights(gpu=, violations=, loads=)`: other weights of the reward's parts, `violations` for all
+      classes or by class, as a Lagrangian needs. `metrics` keeps the reward by the scenario's own;
+    - `save_state()`, `restore_state(saved)`, `fork()`: copies of an episode in progress;
+    - `view()`: the episode as a handwritten policy sees it.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 5}

@@ -19,11 +19,12 @@ from llmscale_env.scenarios.schema import Scenario
 class Shaping:
     """Settings of the term.
 
-    With the potential `Phi = -weight * sum over classes of class weight * (expected number of waiting
-    requests that will be late) / (expected arrivals per interval)`, 0 at the end of an episode, a step's
-    reward has `gamma * Phi(next) - Phi(now)` added. Such a term changes no ranking of policies by their
-    discounted return (Ng, Harada and Russell, ICML 1999): over an episode it adds up to `-Phi(start) = 0`,
-    so discounted.
+    A step's reward gets `gamma * Phi(next) - Phi(now)` added. The potential is
+    `Phi = -weight * sum_c w_c * late_c / arrivals_c`, and 0 at the end of an episode. Here `w_c` is the
+    weight of class c, `late_c` the expected number of its waiting requests that will be late, and
+    `arrivals_c` its expected arrivals per interval. Such a term changes no ranking of policies by their
+    discounted return (Ng, Harada and Russell, ICML 1999). Discounted over an episode it adds up to
+    `-Phi(start) = 0`.
 
     Attributes:
         weight: as the scenario's `violation_weight`; with prices, 1 is the price. With the scenario's own

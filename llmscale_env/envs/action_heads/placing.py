@@ -101,7 +101,7 @@ class Placement:
 
 
 class PlaceRequest:
-    """Where the request goes that waits in a gateway and arrived first."""
+    """Where the earliest request in a gateway goes."""
 
     name = "place_request"
 

@@ -36,9 +36,9 @@ def times(counts: NDArray[np.int64], percent: NDArray[np.int64]) -> NDArray[np.i
 class ScaledChanges:
     """Change of each pool's instance count, by a factor or by one.
 
-    A factor is of the instances present (acquiring, loading, active), rounded away from their number
-    (`times`), so it changes at least one; where there is none, factors above 1 start one. Only -1 can leave
-    none.
+    A factor applies to the instances present (acquiring, loading, active). The product is rounded away from
+    their number (`times`), so at least one changes. With none present, factors above 1 start one. Only -1
+    can leave none.
     """
 
     name = "instance_changes_scaled"
@@ -77,14 +77,12 @@ class ScaledChanges:
 class Residual:
     """Each pool's instance count as that of a reference policy times a factor.
 
-    The reference policy (the environment's argument `reference`) is asked at every decision. Its orders
-    count as
-    they are, but for its targets: the last target that it gave for a pool (before any: what the pool starts
-        with),
-    times the factor, rounded away from it (`times`), at most `max_instances`. The choice 1 leaves its
-    command as it is (and takes back what another choice had changed, if it gives no target itself). A
-    policy that counts from the instances there are (one more, one fewer) counts from those that the factors
-    left.
+    The reference policy (the environment's argument `reference`) is asked at every decision. Its orders are
+    carried out, except its targets. A pool gets the policy's last target for it (before any: the pool's
+    initial count) times the factor, rounded away from the target (`times`), at most `max_instances`. The
+    choice x1 leaves the policy's command as it is. If the policy then gives no target, x1 takes back what
+    another choice changed. A policy that counts from the instances present (one more, one fewer) counts
+    from those that the factors left.
     """
 
     name = "residual"

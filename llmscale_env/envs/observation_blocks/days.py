@@ -206,7 +206,7 @@ class Deferrable:
 
 
 class Felt:
-    """What requests felt in the last interval, by group of classes."""
+    """Latency tails, waiting requests and misses in the last interval, by group of classes."""
 
     name = "felt"
     quantile = 0.95

@@ -23,7 +23,7 @@ FULL_GATEWAY = 256.0
 
 
 class Gateway:
-    """Requests that no worker has been found for, by LLM."""
+    """Requests without a worker, by LLM."""
 
     name = "gateway"
 

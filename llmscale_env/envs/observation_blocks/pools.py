@@ -94,7 +94,7 @@ class Forecast:
 
 
 class Latency:
-    """What requests of each class have felt in the last interval, against their targets."""
+    """Latencies and misses of each class in the last interval, against its targets."""
 
     name = "latency"
 

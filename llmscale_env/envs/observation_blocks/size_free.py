@@ -88,7 +88,7 @@ class ClassLoad:
 
 
 class Urgency:
-    """Those that wait, by class, against their TTFT target."""
+    """Waiting requests by class, against their TTFT target."""
 
     name = "urgency"
 
@@ -182,7 +182,7 @@ class PoolState:
 
 
 class SLOTails:
-    """Latencies of each class in the last interval that one request in twenty exceeds, over their targets."""
+    """95th percentiles of latencies in the last interval over their targets, and misses, by class."""
 
     name = "slo_tails"
     quantile = 0.95
