@@ -398,7 +398,7 @@ def test_make_way_sets_eviction_and_flushing_of_its_pool_together():
     assert env.core.sim.virtual_queues().evicts[0].tolist() == [1, -1, 1, 1]
     env.step(np.array([0, 0, 0, 0, 0, 1, 1, 0]))
     assert pools["evicts_in_order"].tolist() == [0, 1, 1, 0]
-    assert pools["flushes"].tolist() == [0, 1, 1, 0]
+    assert pools["swap_flushes"].tolist() == [0, 1, 1, 0]
 
 
 def test_the_table_shows_how_many_wait_in_groups():

@@ -73,7 +73,7 @@ def virtual_queues(engine: EngineBatch, first: int, last: int) -> VirtualQueues:
         pull=pull,
         arrival=states.route["queues"][mine, :, :, 0],
         weights_ready_ps=states.host_ready[mine],
-        evicts=np.where(states.pool["flushes"][mine] == evicts, evicts, AS_IS),
+        evicts=np.where(states.pool["swap_flushes"][mine] == evicts, evicts, AS_IS),
         waiting=lambda e, queue: engine.queued(first + e, queue),
     )
 

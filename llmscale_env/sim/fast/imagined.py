@@ -45,8 +45,10 @@ def _least(S, r, t):
         return SETTLED
     if req.decoding == 1:
         out = inst.iter_no + iterations_done(S, i, t) - req.join_iter
-        return out + 1 + pool.lead
-    composed_on = pool.block > 0 and pool.lead == 1 and req.pre_done == req.pre_target
+        return out + 1 + pool.asynchronous
+    composed_on = (
+        pool.block_tokens > 0 and pool.asynchronous == 1 and req.pre_done == req.pre_target
+    )
     if composed_on and req.output - req.emitted == 1:
         return SETTLED
     return np.int64(req.emitted) + 1 + composed_on
@@ -62,7 +64,7 @@ def imagine(S, places, output):
             req_at(S, places[k]).output = max(least, output[k])
     for i in range(const_of(S).n_inst):
         inst = inst_at(S, i)
-        lead = pool_at(S, inst.pool).lead
+        lead = pool_at(S, inst.pool).asynchronous
         for k in range(inst.n_dec - lists_of(S)[ending_row(S, i), 2]):
             r = heap_of(S)[i, k] & _PLACE
             req = req_at(S, r)

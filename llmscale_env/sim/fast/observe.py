@@ -111,9 +111,11 @@ def read_instances(S, out):
         out[i].landed = lists_of(S)[landed_row(S, i), 2]
         out[i].kv_held = inst.kv_held
         pool, step = pool_at(S, inst.pool), v1_at(S, i)
-        if pool.caches:  # some of the names there may be lost to blocks that this segment has taken
-            free = (prof_at(S, inst.profile).cap - out[i].kv_tokens) // pool.block
-            out[i].kv_cached = min(step.cached, free) * pool.block
+        if (
+            pool.prefix_cache
+        ):  # some of the names there may be lost to blocks that this segment has taken
+            free = (prof_at(S, inst.profile).cap - out[i].kv_tokens) // pool.block_tokens
+            out[i].kv_cached = min(step.cached, free) * pool.block_tokens
         out[i].asked_tokens = step.asked
         out[i].hit_tokens = step.hit
 

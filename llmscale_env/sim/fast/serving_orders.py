@@ -98,19 +98,19 @@ class ServingOrders(ABC):
         pool = check_range("pool", pool, 0, len(self.spec.pools) - 1)
         row = self.states.pool[e, pool]
         now = Operations(
-            int(row["deadline"]),
+            int(row["pull_rule"]),
             bool(row["evicts_in_order"]),
-            bool(row["flushes"]),
-            bool(row["static"]),
+            bool(row["swap_flushes"]),
+            bool(row["static_batch"]),
         )
-        chunk = int(row["chunk"])
+        chunk = int(row["chunk_tokens"])
         new = changed_operations(now, chunk, pull_rule, evicts_in_order, swap_flushes, static_batch)
         check_operations(self.spec.pools[pool], new)
         handle = int(self.handles[e])
-        row["deadline"] = new.pull_rule
+        row["pull_rule"] = new.pull_rule
         row["evicts_in_order"] = new.evicts_in_order
-        row["flushes"] = new.swap_flushes
-        row["static"] = new.static_batch
+        row["swap_flushes"] = new.swap_flushes
+        row["static_batch"] = new.static_batch
         kernels.operations_changed(handle, pool)
 
     def set_arrival_queues(

@@ -71,7 +71,7 @@ def order_many(addresses, evicts, arrivals, pulls, counts):
         for p in range(evicts.shape[1]):
             if evicts[e, p] >= 0:
                 pool_at(S, p).evicts_in_order = evicts[e, p]
-                pool_at(S, p).flushes = evicts[e, p]
+                pool_at(S, p).swap_flushes = evicts[e, p]
                 operations_changed(S, p)
         for m in range(arrivals.shape[1]):
             for c in range(arrivals.shape[2]):

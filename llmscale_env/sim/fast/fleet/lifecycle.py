@@ -264,7 +264,7 @@ def fail(S, i, t, router, features):
     if const_of(S).live:
         live.stop_leading(S, i, t)
         live.lose_helper(S, i, t, router, features)
-    if pool.caches:
+    if pool.prefix_cache:
         lose_blocks(S, i)
     # Who has no queue to go back to is routed again, after the instance's state is settled.
     homeless = np.int64(-1)
@@ -287,7 +287,7 @@ def fail(S, i, t, router, features):
         handover.call_back(S, i, t)
     clear_items(S, i)
     inst.gaps_open = 0
-    if pool.block > 0:
+    if pool.block_tokens > 0:
         forget_blocks(S, i)
     for r in range(glob_of(S).next_arrival):
         if req_at(S, r).kv_host == i:
@@ -368,7 +368,7 @@ def turn_off(S, i, t, router, features):
     inst.moving_ps = 0
     inst.kv -= inst.leaving
     inst.leaving = 0
-    if pool_at(S, inst.pool).caches:
+    if pool_at(S, inst.pool).prefix_cache:
         lose_blocks(S, i)
     if leased:
         spot.donate(S, i, t)

@@ -87,7 +87,7 @@ def _make_room(S, i, need, fresh, fresh_evictable, fresh_evictable_kv, t):
     """Evict lower priorities until the candidate fits; False, and nobody evicted, if that fails."""
     inst = inst_at(S, i)
     pool = pool_at(S, inst.pool)
-    chunked = pool.chunk > 0
+    chunked = pool.chunk_tokens > 0
     cap = prof_at(S, inst.profile).cap
     victims = inst.ev_n - fresh_evictable
     if victims <= 0 or inst.n_run - victims >= inst.limit:
@@ -114,7 +114,7 @@ def _make_room_in_order(S, i, need, fresh, since, place, t):
     """Evict those of later queues until the candidate fits; False, and nobody evicted, if that fails."""
     inst = inst_at(S, i)
     pool = pool_at(S, inst.pool)
-    chunked = pool.chunk > 0
+    chunked = pool.chunk_tokens > 0
     cap = prof_at(S, inst.profile).cap
     n, kv, r = later_victims(S, i, place, since)
     others = inst.n_run - n
@@ -143,7 +143,7 @@ def admit(S, i, t, left):
     inst = inst_at(S, i)
     pool = pool_at(S, inst.pool)
     cap = prof_at(S, inst.profile).cap
-    chunked = pool.chunk > 0
+    chunked = pool.chunk_tokens > 0
     # All that runs has still to emit: with chunks, and where only prompts run, some of them in a live pair.
     all_emit = chunked or pool.phase == _PREFILLS
     since = inst.admissions
@@ -173,13 +173,13 @@ def admit(S, i, t, left):
         if chunked:
             in_budget = left >= 1
         else:
-            in_budget = saved or landed or fresh == 0 or tokens + context <= pool.prefill
+            in_budget = saved or landed or fresh == 0 or tokens + context <= pool.prefill_tokens
         if in_budget and not fits:
             made = False
             evictions = inst.evictions
             if place == OWN and pool.evicts and cls_at(S, req.cls).priority == 0:
                 made = _make_room(S, i, need, fresh, fresh_evictable, fresh_evictable_kv, t)
-            elif place >= 0 and pool.evicts_in_order and pool.deadline == 0:
+            elif place >= 0 and pool.evicts_in_order and pool.pull_rule == 0:
                 made = _make_room_in_order(S, i, need, fresh, since, place, t)
             if inst.evictions > evictions:
                 inst.pull_until = min(inst.pull_until, max(place, -1) + 1)

@@ -102,7 +102,7 @@ def start_decoding(S, i, r):
     req.item_start = inst.items
     req.join_iter = inst.iter_no - req.emitted
     in_heap = inst.n_dec - lists_of(S)[ending_row(S, i), 2]
-    heap_add(S, i, in_heap, req.join_iter + req.output - pool_at(S, inst.pool).lead, r)
+    heap_add(S, i, in_heap, req.join_iter + req.output - pool_at(S, inst.pool).asynchronous, r)
     inst.n_dec += 1
     inst.ctx += req.input + req.emitted
     if req.evictable:
@@ -300,7 +300,7 @@ def leave_unfinished(S, i, r, t, save):
     if save == LOSE or not decoding:
         return
     prof = prof_at(S, inst.profile)
-    if inst.host_kv + tokens * prof.kv_bytes > pool_at(S, inst.pool).host_kv:
+    if inst.host_kv + tokens * prof.kv_bytes > pool_at(S, inst.pool).host_kv_bytes:
         return
     inst.host_kv += tokens * prof.kv_bytes
     req.kv_host = i
@@ -420,7 +420,7 @@ def preempt(S, i, r, t):
     pool = pool_at(S, inst.pool)
     req_at(S, r).preemptions += 1
     inst.preemptions += 1
-    leave_unfinished(S, i, r, t, SAVE if pool.swap == 1 else LOSE)
+    leave_unfinished(S, i, r, t, SAVE if pool.preemption == 1 else LOSE)
     if pool.evicts and cls_at(S, req_at(S, r).cls).priority == 1:
         _to_queue_front(S, i, r)
     else:

@@ -176,13 +176,13 @@ def _launch_decode(S, i, t, once):
     n = (first >> 32) - inst.iter_no
     n = min(n, (prof_at(S, inst.profile).cap - inst.kv - inst.n_pre) // inst.n_dec)
     if pool.controller != 0 and inst.changed:
-        n = min(n, max(1, pool.window - inst.w_iter))
+        n = min(n, max(1, pool.controller_window_iterations - inst.w_iter))
     if inst.settling and inst.n_run <= inst.limit:
         n = 1  # the next boundary sees whether anybody joined
-    reopens = inst.closed and not pool.static
+    reopens = inst.closed and not pool.static_batch
     if once or reopens or inst.pull_until < inst.n_pull:
         n = 1  # what could not be looked at in this boundary may be taken at the next
-    inst.closed = pool.static
+    inst.closed = pool.static_batch
     inst.settled = NOT_KNOWN
     inst.mode = DECODE
     inst.seg_begin = t
@@ -221,7 +221,7 @@ def _make_way(S, i, t):
     """A batch that comes later on the list does not hold up a swap, where swaps flush."""
     inst = inst_at(S, i)
     pool = pool_at(S, inst.pool)
-    if inst.foreign >= 0 and pool.flushes and pool.deadline == 0:
+    if inst.foreign >= 0 and pool.swap_flushes and pool.pull_rule == 0:
         if all_later(S, i, inst.foreign):
             flush(S, i, t)
 
@@ -287,7 +287,7 @@ def _continue_chunked(S, i, t):
     while inst.n_run > 0 and inst.kv + inst.n_run > cap:
         preempt(S, i, youngest(S, i), t)
         gave_way = once = True
-    left = max(0, pool.chunk - inst.n_dec)
+    left = max(0, pool.chunk_tokens - inst.n_dec)
     r = lists_of(S)[prefill_row(S, i), 0]
     while r >= 0:
         req = req_at(S, r)
@@ -329,7 +329,7 @@ def nothing_waits(S, i):
 def boundary(S, i, t):
     """Instance `i` comes to a boundary at `t`; returns what it must do now, see `STAY` and so on."""
     inst = inst_at(S, i)
-    in_blocks = pool_at(S, inst.pool).block > 0
+    in_blocks = pool_at(S, inst.pool).block_tokens > 0
     if in_blocks:
         end_v1(S, i, t)
     else:
@@ -358,7 +358,7 @@ def boundary(S, i, t):
     if in_blocks:
         if not continue_v1(S, i, t):
             _rest(S, i, t, False)
-    elif pool_at(S, inst.pool).chunk > 0:
+    elif pool_at(S, inst.pool).chunk_tokens > 0:
         _continue_chunked(S, i, t)
     else:
         _continue_prefill_first(S, i, t)

@@ -35,7 +35,9 @@ def set_limit(S, i, x):
     """Put instance `i`'s real-valued limit at `x`, held in its pool's range."""
     inst = inst_at(S, i)
     pool = pool_at(S, inst.pool)
-    inst.x = min(max(x, np.float64(pool.min_batch)), np.float64(pool.max_batch))
+    inst.x = min(
+        max(x, np.float64(pool.controller_min_batch)), np.float64(pool.controller_max_batch)
+    )
     inst.limit = np.int64(np.floor(inst.x))
 
 
@@ -60,7 +62,7 @@ def update_limit(S, i, t):
         inst.joined = 0
         new_window(S, i, t)
         return
-    if not inst.changed or inst.w_iter < pool.window:
+    if not inst.changed or inst.w_iter < pool.controller_window_iterations:
         return
     before, x = inst.limit, inst.x
     elapsed = np.float64(t - inst.w_start)
@@ -70,9 +72,9 @@ def update_limit(S, i, t):
     if inst.thr_prev > 0.0 and (inst.raised or pool.controller == _LITERAL):
         pressure = max(pressure, inst.thr_prev / throughput)
     if pressure < 1.0:
-        a = pool.alpha
+        a = pool.controller_alpha
         set_limit(S, i, a * (1.0 / pressure) * inst.x + (1.0 - a) * inst.x)
-    elif pool.reverts and inst.raised and latency < 1.0:
+    elif pool.controller_reverts and inst.raised and latency < 1.0:
         set_limit(S, i, inst.x_before)
     else:
         set_limit(S, i, inst.x / 2.0)
@@ -80,6 +82,6 @@ def update_limit(S, i, t):
     inst.raised = inst.limit > before
     if inst.raised:
         inst.x_before = x
-    inst.settling = pool.settles and inst.limit != before
+    inst.settling = pool.controller_settles and inst.limit != before
     inst.joined = 0
     new_window(S, i, t)

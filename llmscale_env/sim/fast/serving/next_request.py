@@ -42,7 +42,7 @@ def head_at(S, i, k):
 def shared_place(S, i, until):
     """Place of the queue, among the first `until` of the list, that instance `i` takes from next."""
     inst = inst_at(S, i)
-    in_order = pool_at(S, inst.pool).deadline == 0
+    in_order = pool_at(S, inst.pool).pull_rule == 0
     best, earliest = NOBODY, np.int64(0)
     for k in range(min(inst.n_pull, until)):
         r = head_at(S, i, k)

@@ -197,7 +197,7 @@ def trim(S, i, more):
     step = v1_at(S, i)
     inst = inst_at(S, i)
     n = step.used + more + step.cached
-    n -= prof_at(S, inst.profile).cap // pool_at(S, inst.pool).block
+    n -= prof_at(S, inst.profile).cap // pool_at(S, inst.pool).block_tokens
     while n > 0:
         x = np.int64(step.oldest)
         extent = extent_at(S, x)
@@ -293,7 +293,7 @@ def _settle(S, i, owner):
     r = _running(S, i, owner)
     if r < 0 or req_at(S, r).decoding == 0:
         return
-    to = _known(S, i, r, 0) // pool_at(S, inst_at(S, i).pool).block
+    to = _known(S, i, r, 0) // pool_at(S, inst_at(S, i).pool).block_tokens
     if to > blocks_at(S, r).named:
         _name(S, i, r, owner, to)
 
@@ -323,7 +323,7 @@ def _owner_of(S, r, j, k, size, most):
 def give_names(S, i, r, tokens):
     """The blocks that running request `r` has filled with its first `tokens` tokens have names."""
     mine = blocks_at(S, r)
-    size = pool_at(S, inst_at(S, i).pool).block
+    size = pool_at(S, inst_at(S, i).pool).block_tokens
     to = np.int64(tokens // size)
     j = np.int64(0)
     while mine.named < to:
@@ -348,7 +348,7 @@ def may_be_named(S, i, r):
     """Whether such a request, all of which decode, may yet name blocks of these tokens."""
     mine = blocks_at(S, r)
     inst = inst_at(S, i)
-    size = pool_at(S, inst.pool).block
+    size = pool_at(S, inst.pool).block_tokens
     for j in range(mine.n_spans):
         span = span_at(S, mine.span + j)
         q = _running(S, i, span.owner)
@@ -366,7 +366,7 @@ def may_be_named(S, i, r):
 def find_hits(S, i, r):
     """Blocks of waiting request `r` that are there, from the first on; and how many of them nobody holds."""
     mine, req = blocks_at(S, r), req_at(S, r)
-    size = pool_at(S, inst_at(S, i).pool).block
+    size = pool_at(S, inst_at(S, i).pool).block_tokens
     most = (np.int64(req.input) + req.emitted - 1) // size
     k, idle = np.int64(0), np.int64(0)
     if not glob_of(S).shares and req.preemptions == 0:
@@ -394,7 +394,7 @@ def found_tokens(S, i, r, t):
     Nobody can tell that it was asked. The blocks that the segment under way has taken by now lose their
     names now, and not at its end; those that it has filled are found without getting theirs.
     """
-    req, size = req_at(S, r), pool_at(S, inst_at(S, i).pool).block
+    req, size = req_at(S, r), pool_at(S, inst_at(S, i).pool).block_tokens
     if not glob_of(S).shares and req.preemptions == 0:
         return np.int64(0)
     done = iterations_done(S, i, t)
@@ -419,7 +419,7 @@ def found_tokens(S, i, r, t):
 def hold_hits(S, i, r, hits):
     """Request `r`, admitted, takes so many blocks that `find_hits` has found."""
     mine = blocks_at(S, r)
-    size = pool_at(S, inst_at(S, i).pool).block
+    size = pool_at(S, inst_at(S, i).pool).block_tokens
     k, j = np.int64(0), np.int64(0)
     while k < hits:
         j, owner, end = _owner_of(S, r, j, k, size, hits)
@@ -442,7 +442,7 @@ def release(S, i, r, tokens, held):
     """Request `r`, whose blocks full of its first `tokens` tokens have names, lets its `held` blocks go."""
     give_names(S, i, r, tokens)
     mine = blocks_at(S, r)
-    size = pool_at(S, inst_at(S, i).pool).block
+    size = pool_at(S, inst_at(S, i).pool).block_tokens
     v1_at(S, i).used -= held - mine.named
     x = np.int64(mine.made)
     while x >= 0:

@@ -169,7 +169,7 @@ def _pending_prefill(S, i):
     inst = inst_at(S, i)
     waiting = lists_of(S)[i, 2] + lists_of(S)[preempted_row(S, i), 2]
     tokens = inst.waiting - waiting * (1 + const_of(S).half_block)
-    in_steps = pool_at(S, inst.pool).block > 0
+    in_steps = pool_at(S, inst.pool).block_tokens > 0
     r = lists_of(S)[prefill_row(S, i), 0]
     while r >= 0:
         req = req_at(S, r)
@@ -219,7 +219,7 @@ def _prefix_aware(S, m, c, r, t):
             pending = _pending_prefill(S, i) + context
             if const_of(S).caches:
                 pending -= _promised(S, i)
-                if pool.caches:
+                if pool.prefix_cache:
                     hits = found_tokens(S, i, r, t)
             held = kv_now(S, i, t) + inst_at(S, i).waiting
             cost = rule.prefill_load_scale * (pending - rule.overlap_score_credit * hits) + held
@@ -260,7 +260,7 @@ def _has_room(S, i, r, may_evict, t):
         return False
     cap = prof_at(S, inst.profile).cap - inst.watermark
     kv = inst.kv + demand(S, r)
-    if pool_at(S, inst.pool).block > 0:
+    if pool_at(S, inst.pool).block_tokens > 0:
         return inst.n_run < inst.limit and kv_now(S, i, t) + demand(S, r) <= cap
     running, growing = inst.n_run, inst.n_dec
     if may_evict:
@@ -329,7 +329,7 @@ def _custom(S, m, c, which, r, t, n, router, features):
             features[row, 5] = inst.limit
             features[row, 6] = inst.ev_n
             features[row, 7] = i
-            features[row, 8] = found_tokens(S, i, r, t) if pool_at(S, p).caches else 0
+            features[row, 8] = found_tokens(S, i, r, t) if pool_at(S, p).prefix_cache else 0
             row += 1
     req = req_at(S, r)
     return router(features, n, ids_of(S)[r], np.int64(req.input), np.int64(req.predicted), c)

@@ -125,7 +125,7 @@ def iterations_done(S, i, t):
 def block_needs(S, i, n):
     """Blocks that the next `n` steps take where all of instance `i`'s requests decode (`v1` only)."""
     inst = inst_at(S, i)
-    size = pool_at(S, inst.pool).block
+    size = pool_at(S, inst.pool).block_tokens
     taken = (n // size) * inst.n_dec
     for k in range(1, n % size + 1):
         taken += growing_of(S)[i, (-(inst.iter_no + k)) % size]
@@ -136,7 +136,7 @@ def block_needs(S, i, n):
 def kv_after(S, i, n):
     """KV tokens in use at instance `i` after `n` iterations of the segment under way, if there is one."""
     inst = inst_at(S, i)
-    size = pool_at(S, inst.pool).block
+    size = pool_at(S, inst.pool).block_tokens
     if size > 0:
         return (v1_at(S, i).used + block_needs(S, i, n)) * size
     return inst.kv + n * inst.n_dec

@@ -86,7 +86,7 @@ _RUNNING = int(RequestState.RUNNING)
 @njit
 def _blocks(S, i, tokens):
     """Blocks that hold so many tokens at instance `i`."""
-    size = pool_at(S, inst_at(S, i).pool).block
+    size = pool_at(S, inst_at(S, i).pool).block_tokens
     return (tokens + size - 1) // size
 
 
@@ -96,28 +96,28 @@ def _given(S, i, r):
     inst, req = inst_at(S, i), req_at(S, r)
     if req.decoding == 0:
         return np.int64(req.pre_done)
-    return req.input + inst.iter_no - req.join_iter - 1 + pool_at(S, inst.pool).lead
+    return req.input + inst.iter_no - req.join_iter - 1 + pool_at(S, inst.pool).asynchronous
 
 
 @njit
 def _grow(S, i, tokens, more):
     """A request with `tokens` given takes one more in every step from this composition on, or no longer."""
     inst = inst_at(S, i)
-    growing_of(S)[i, (tokens - inst.iter_no) % pool_at(S, inst.pool).block] += more
+    growing_of(S)[i, (tokens - inst.iter_no) % pool_at(S, inst.pool).block_tokens] += more
 
 
 @njit
 def _take_blocks(S, i, n):
     """Instance `i`'s running requests hold `n` blocks more."""
     v1_at(S, i).used += n
-    if pool_at(S, inst_at(S, i).pool).caches:
+    if pool_at(S, inst_at(S, i).pool).prefix_cache:
         trim(S, i, 0)
 
 
 @njit
 def _free_blocks(S, i, r, tokens, held):
     """Running request `r`, which knows `tokens` of the tokens given to it, no longer holds `held` blocks."""
-    if pool_at(S, inst_at(S, i).pool).caches:
+    if pool_at(S, inst_at(S, i).pool).prefix_cache:
         release(S, i, r, tokens, held)
     else:
         v1_at(S, i).used -= held
@@ -139,7 +139,7 @@ def forget_blocks(S, i):
     """Instance `i` has lost its memory."""
     v1_at(S, i).used = v1_at(S, i).flying = 0
     inst_at(S, i).kv = 0
-    for k in range(pool_at(S, inst_at(S, i).pool).block):
+    for k in range(pool_at(S, inst_at(S, i).pool).block_tokens):
         growing_of(S)[i, k] = 0
 
 
@@ -189,7 +189,7 @@ def _end_step(S, i, t):
         inst.w_tokens += n
         close_gaps(S, i, t)
         push_item(S, i, t - inst.seg_begin)
-    lead = pool_at(S, inst.pool).lead
+    lead = pool_at(S, inst.pool).asynchronous
     r = lists_of(S)[prefill_row(S, i), 0]
     while r >= 0:
         req = req_at(S, r)
@@ -233,7 +233,7 @@ def end_v1(S, i, t):
     else:
         return
     inst.busy_ps += t - inst.seg_begin
-    lead = pool_at(S, inst.pool).lead
+    lead = pool_at(S, inst.pool).asynchronous
     _mark_ending(S, i, inst.iter_no - lead, lead == 0)
     row = ending_row(S, i)
     while lists_of(S)[row, 2] > 0:
@@ -251,7 +251,7 @@ def end_v1(S, i, t):
 def _give_way(S, i, r, t):
     """Running request `r` frees its blocks; with a step under way, what it makes of it still comes."""
     inst, req = inst_at(S, i), req_at(S, r)
-    lead = pool_at(S, inst.pool).lead
+    lead = pool_at(S, inst.pool).asynchronous
     given = _given(S, i, r)
     complete = req.decoding > 0 or req.pre_done == req.pre_target
     grows = req.decoding == 1 or (complete and req.decoding == 0 and req.output - req.emitted > 1)
@@ -273,7 +273,7 @@ def _give_chunk(S, i, r, tokens):
     """Request `r` gets `tokens` of its context in the step at hand, and has the blocks for them."""
     req = req_at(S, r)
     req.chunk = tokens
-    if pool_at(S, inst_at(S, i).pool).caches:
+    if pool_at(S, inst_at(S, i).pool).prefix_cache:
         give_names(S, i, r, req.pre_done + tokens)
 
 
@@ -336,15 +336,15 @@ def _admit(S, i, t, left, blocks):
         req = req_at(S, r)
         context = np.int64(req.input + req.emitted)
         hits, idle = np.int64(0), np.int64(0)
-        if pool.caches:
+        if pool.prefix_cache:
             hits, idle = find_hits(S, i, r)
-        done = hits * pool.block
+        done = hits * pool.block_tokens
         chunk = min(context - done, left)
-        kept = inst.watermark // pool.block if inst.n_run > 0 else 0
-        asked = context if pool.reserves else done + chunk
+        kept = inst.watermark // pool.block_tokens if inst.n_run > 0 else 0
+        asked = context if pool.reserve_full else done + chunk
         if _blocks(S, i, asked) - hits + idle + kept > blocks - step.used:
             break
-        if pool.caches:
+        if pool.prefix_cache:
             if req.admitted < 0:
                 blocks_at(S, r).cached = done
             if req.preemptions == 0:
@@ -368,7 +368,7 @@ def _compose(S, i, t):
     """Compose a step; returns how many requests have a share in it, and whether any gave way."""
     inst, step = inst_at(S, i), v1_at(S, i)
     pool = pool_at(S, inst.pool)
-    blocks = prof_at(S, inst.profile).cap // pool.block
+    blocks = prof_at(S, inst.profile).cap // pool.block_tokens
     shares = inst.n_dec - lists_of(S)[ending_row(S, i), 2]
     partial = np.int64(-1)
     r = np.int64(lists_of(S)[prefill_row(S, i), 0])
@@ -380,15 +380,15 @@ def _compose(S, i, t):
             _grow(S, i, np.int64(req.pre_done), 1)
             shares += 1
         r = np.int64(req.aux_next)
-    left = pool.chunk - shares
-    needed = growing_of(S)[i, (-inst.iter_no) % pool.block]
+    left = pool.chunk_tokens - shares
+    needed = growing_of(S)[i, (-inst.iter_no) % pool.block_tokens]
     chunk = np.int64(0)
     if partial >= 0:
         req = req_at(S, partial)
         chunk = min(np.int64(req.pre_target - req.pre_done), left)
         needed += _blocks(S, i, req.pre_done + chunk) - _blocks(S, i, np.int64(req.pre_done))
     if needed > blocks - step.used:
-        return _compose_scarce(S, i, t, pool.chunk, blocks), True
+        return _compose_scarce(S, i, t, pool.chunk_tokens, blocks), True
     _take_blocks(S, i, needed)
     if chunk > 0:
         _give_chunk(S, i, partial, chunk)
@@ -428,7 +428,7 @@ def _start(S, i):
 def _steps_with_blocks(S, i):
     """How many steps of decoding come before a composition for which blocks are short."""
     inst = inst_at(S, i)
-    size = pool_at(S, inst.pool).block
+    size = pool_at(S, inst.pool).block_tokens
     free = prof_at(S, inst.profile).cap // size - v1_at(S, i).used
     rounds = free // inst.n_dec
     free -= rounds * inst.n_dec
@@ -448,16 +448,16 @@ def _launch_segment(S, i, t, host_ps):
     pool = pool_at(S, inst.pool)
     n = min((heap_of(S)[i, 0] >> 32) - inst.iter_no, _steps_with_blocks(S, i))
     if pool.controller != 0 and inst.changed:
-        n = min(n, max(1, pool.window - inst.w_iter))
+        n = min(n, max(1, pool.controller_window_iterations - inst.w_iter))
     if inst.settling and inst.n_run <= inst.limit:
         n = 1
-    if pool.caches and glob_of(S).shares and inst.n_run < inst.limit:
+    if pool.prefix_cache and glob_of(S).shares and inst.n_run < inst.limit:
         place = next_place(S, i)  # who waits may yet find blocks that running requests fill
         if place != NOBODY and may_be_named(S, i, np.int64(lists_of(S)[row_of(S, i, place), 0])):
             n = 1
     first = decode_first_ps(S, inst.profile, inst.n_dec, inst.ctx)
     step_ps = decode_step_ps(S, inst.profile, inst.n_dec)
-    if pool.lead == 0:
+    if pool.asynchronous == 0:
         first += host_ps
     elif host_ps > first:  # the host sets the pace until the context has grown
         if step_ps > 0:
@@ -478,16 +478,16 @@ def continue_v1(S, i, t):
     inst, step = inst_at(S, i), v1_at(S, i)
     pool = pool_at(S, inst.pool)
     gpu_ps = np.int64(0)
-    if pool.lead == 1:
+    if pool.asynchronous == 1:
         gpu_ps = _start(S, i)
         _mark_ending(S, i, inst.iter_no, True)
     shares, scarce = _compose(S, i, t)
-    host_ps = pool.host_base + pool.host_request * shares if shares > 0 else np.int64(0)
-    if pool.lead == 0:
+    host_ps = pool.host_base_ps + pool.host_per_request_ps * shares if shares > 0 else np.int64(0)
+    if pool.asynchronous == 0:
         gpu_ps = _start(S, i)
-    if pool.caches:
+    if pool.prefix_cache:
         look_for_room(S)
-    inst.kv = step.used * pool.block
+    inst.kv = step.used * pool.block_tokens
     if inst.n_run == 0:
         return False
     steady = inst.n_pre == 0 and lists_of(S)[ending_row(S, i), 2] == 0 and not scarce
@@ -497,6 +497,6 @@ def continue_v1(S, i, t):
     inst.mode = STEP
     inst.seg_begin = inst.seg_start = t
     inst.seg_n = 0
-    duration = max(gpu_ps, host_ps) if pool.lead == 1 else gpu_ps + host_ps
+    duration = max(gpu_ps, host_ps) if pool.asynchronous == 1 else gpu_ps + host_ps
     schedule(S, i, key_at(t + duration))
     return True

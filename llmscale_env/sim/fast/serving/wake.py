@@ -127,21 +127,25 @@ def could_admit(S, i, n, r, need):
     pool = pool_at(S, inst.pool)
     if inst.n_run >= inst.limit:
         return False
-    if pool.block > 0:
-        if inst.n_dec >= pool.chunk:
+    if pool.block_tokens > 0:
+        if inst.n_dec >= pool.chunk_tokens:
             return False
-        tokens = need - 1 - const_of(S).half_block if pool.reserves else np.int64(1)
-        free = (prof_at(S, inst.profile).cap - kv_after(S, i, n)) // pool.block
-        lack = (tokens + pool.block - 1) // pool.block + inst.watermark // pool.block - free
-        if lack > 0 and pool.caches and pool.reserves:
+        tokens = need - 1 - const_of(S).half_block if pool.reserve_full else np.int64(1)
+        free = (prof_at(S, inst.profile).cap - kv_after(S, i, n)) // pool.block_tokens
+        lack = (
+            (tokens + pool.block_tokens - 1) // pool.block_tokens
+            + inst.watermark // pool.block_tokens
+            - free
+        )
+        if lack > 0 and pool.prefix_cache and pool.reserve_full:
             if owner_runs(S, i, r):
                 return True
             hits, idle = find_hits(S, i, r)
             lack += idle - hits
         return lack <= 0
     kv = inst.kv + n * inst.n_dec
-    if pool.chunk > 0:
-        if pool.chunk - inst.n_dec < 1:
+    if pool.chunk_tokens > 0:
+        if pool.chunk_tokens - inst.n_dec < 1:
             return False
         kv += inst.n_run
     return kv + need + inst.watermark <= prof_at(S, inst.profile).cap
@@ -168,7 +172,7 @@ def notice_own(S, i, r, t):
 def _may_evict_for(S, i, place):
     """Whether a request at `place` of instance `i`'s list could evict somebody."""
     pool = pool_at(S, inst_at(S, i).pool)
-    if not pool.evicts_in_order or pool.deadline == 1:
+    if not pool.evicts_in_order or pool.pull_rule == 1:
         return False
     inst = inst_at(S, i)
     if place >= inst.settled:  # asked before in this segment; the batch has not changed since
@@ -226,7 +230,7 @@ def _call_for(S, q, t, but):
             continue
         pool = pool_at(S, inst.pool)
         if inst.n_run >= inst.limit:
-            if not (pool.evicts_in_order or pool.flushes):
+            if not (pool.evicts_in_order or pool.swap_flushes):
                 continue
         if lists[i, 2] > 0 or lists[first_preempted + i, 2] > 0:
             continue
@@ -237,7 +241,7 @@ def _call_for(S, q, t, but):
                 continue
             r = head_at(S, i, place)
             if req_at(S, r).llm != inst.llm:
-                if pool.flushes and all_later(S, i, place):
+                if pool.swap_flushes and all_later(S, i, place):
                     cut_at(S, i, next_boundary(S, i, t))
                 continue
             need = demand(S, r)

@@ -200,27 +200,27 @@ POOL = np.dtype(
         ("gpus", np.int64),
         ("n_active", np.int64),
         ("controller", np.int64),
-        ("alpha", np.float64),
-        ("min_batch", np.int64),
-        ("max_batch", np.int64),
-        ("window", np.int64),
-        ("settles", np.int64),
-        ("reverts", np.int64),
-        ("chunk", np.int64),
-        ("prefill", np.int64),
-        ("swap", np.int64),
+        ("controller_alpha", np.float64),
+        ("controller_min_batch", np.int64),
+        ("controller_max_batch", np.int64),
+        ("controller_window_iterations", np.int64),
+        ("controller_settles", np.int64),
+        ("controller_reverts", np.int64),
+        ("chunk_tokens", np.int64),
+        ("prefill_tokens", np.int64),
+        ("preemption", np.int64),
         ("evicts", np.int64),
         ("acquire_ps", np.int64),
         ("load_ps", np.int64, (3,)),
         ("wake_ps", np.int64),  # in place of that from host memory; -1: no process sleeps
-        ("host_kv", np.int64),  # bytes
-        ("deadline", np.int64),  # 1: pulls by earliest deadline, 0: in order
+        ("host_kv_bytes", np.int64),
+        ("pull_rule", np.int64),
         ("evicts_in_order", np.int64),
-        ("static", np.int64),
+        ("static_batch", np.int64),
         ("async_kv", np.int64),
         ("n_llms", np.int64),  # that an instance can serve
-        ("flushes", np.int64),
-        ("host_weights", np.int64),
+        ("swap_flushes", np.int64),
+        ("host_weight_bytes", np.int64),
         ("repair_ps", np.int64),
         ("phase", np.int64),
         ("load_source", np.int64),
@@ -230,12 +230,12 @@ POOL = np.dtype(
         ("weight_bytes", np.int64),  # 0: loads by `load_ps`
         ("layers", np.int64),
         ("live_mode", np.int64),
-        ("block", np.int64),  # tokens of a KV block, 0: memory is not in blocks (no `v1`)
-        ("lead", np.int64),  # steps composed ahead of the one that runs
-        ("reserves", np.int64),
-        ("caches", np.int64),  # prefixes
-        ("host_base", np.int64),
-        ("host_request", np.int64),
+        ("block_tokens", np.int64),  # tokens of a KV block, 0: memory is not in blocks (no `v1`)
+        ("asynchronous", np.int64),  # 1: a step is composed while the one before it runs
+        ("reserve_full", np.int64),
+        ("prefix_cache", np.int64),
+        ("host_base_ps", np.int64),
+        ("host_per_request_ps", np.int64),
     ]
 )
 

@@ -49,7 +49,7 @@ def plan(S, i, t, demanded):
         if 0 <= ready[i, m] <= t:
             fate[m] = _THERE
     swap_waits = demanded >= 0 and fate[demanded] != _THERE
-    n, left = _choose(S, i, inst.llm, fate, order, 0, pool.host_weights)
+    n, left = _choose(S, i, inst.llm, fate, order, 0, pool.host_weight_bytes)
     for k in range(inst.n_pull):
         r = head_at(S, i, k)
         if r >= 0:
