@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode
 
 from agents import train
 from agents.configuration.config import read_config
@@ -293,7 +294,11 @@ def test_environments_that_wait_give_the_same_as_new_ones(monkeypatch):
                     "_env_of",
                     lambda self, of: variety.make_vector_env(self._config, of, self._size),
                 )
-                patch.setattr(plain_env(env), "begins_anew", property(lambda self: True, ignore))
+                patch.setattr(
+                    plain_env(env),
+                    "autoreset_mode",
+                    property(lambda self: AutoresetMode.SAME_STEP, ignore),
+                )
             seen = [env.reset(seed=seeds)]
             for _ in range(40):
                 seen += [env.action_masks(), env.step(STILL)]

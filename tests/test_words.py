@@ -19,7 +19,7 @@ def page(folder: Path, text: str) -> words.PageWords:
 def test_code_tables_headings_and_links_are_no_words_of_a_sentence(tmp_path: Path):
     read = page(
         tmp_path,
-        "# A heading. With two parts\n\nOne [link to](https://example.org/a.b) `x = 1. Y` two. Three four:\n\n"
+        "# A heading. Two parts\n\nOne [link to](https://example.org/a.b) `x = 1. Y` two. Three four:\n\n"
         "```\ncode. Not a sentence\n```\n\n| a. B | c |\n|---|---|\n\n- an item\n- another one. And more\n",
     )
     assert read.sentences == (

@@ -20,6 +20,7 @@ from agents.configuration.environments import codec_of, make_vector_env
 from agents.configuration.settings import RangeConfig, is_number
 from llmscale_env._cli import Slip
 from llmscale_env.envs.base import seeds_of
+from llmscale_env.envs.vector import final_infos
 from llmscale_env.scenarios import Scenario, ScenarioError, load_scenario
 
 _SEEDS, _DRAWS = 2, 3
@@ -246,7 +247,10 @@ class VarietyVectorEnv(VectorEnv):
         found = []
         for group, env in enumerate(self._envs):
             # Episodes that nobody would see are not begun.
-            env.begins_anew = not self._would_change(group)
+            changes = self._would_change(group)
+            env.unwrapped.autoreset_mode = (
+                AutoresetMode.DISABLED if changes else AutoresetMode.SAME_STEP
+            )
             found.append(env.step(actions[self._slice(group)]))
         observations, infos = [result[0] for result in found], [result[4] for result in found]
         ended = [np.logical_or(result[2], result[3]).any() for result in found]
@@ -255,8 +259,12 @@ class VarietyVectorEnv(VectorEnv):
             self._ended[group] += 1
         self._set_aside(others)
         for group in others:
+            final = {}
+            if "final_obs" not in infos[group]:
+                final = final_infos(observations[group], infos[group], found[group][3])
             observations[group], first = self._replace(group)
-            infos[group] = {**infos[group], "action_mask": first["action_mask"]}
+            now = {name: first[name] for name in ("action_mask", "metrics")}
+            infos[group] = {**infos[group], **final, **now}
         while len(self._waiting) > self._groups:
             self._waiting.pop(0)[1].close()
             self._collects = True

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
 from llmscale_env.control.forecast import ForecasterSpec
@@ -21,6 +22,7 @@ from llmscale_env.envs.codec import Codec
 from llmscale_env.envs.core import ServingCore, parts_dict
 from llmscale_env.envs.observation_blocks.entries import Entry
 from llmscale_env.envs.render import History, draw_frame, text_frame
+from llmscale_env.envs.reset_options import ResetOptions
 from llmscale_env.envs.shaping import Shaping
 from llmscale_env.scenarios import Scenario, ScenarioError, load_scenario
 from llmscale_env.sim.lock import Lock, one_at_a_time
@@ -71,6 +73,7 @@ class Settings:
     """
 
     closed = False
+    _spec: EnvSpec | None = None
     _begun = False  # there has been an episode
     scenario_name: ClassVar[str] = ""
     observation: ClassVar[tuple[str, ...]] = ()
@@ -118,6 +121,18 @@ class Settings:
             engine,
         )
         self._blocks, self._heads = tuple(blocks), tuple(heads)
+
+    @property
+    def spec(self) -> EnvSpec | None:
+        """Gymnasium's; where decisions are in intervals, `max_episode_steps` is this scenario's."""
+        return self._spec
+
+    @spec.setter
+    def spec(self, made: EnvSpec | None) -> None:
+        self._spec = made
+        if made is not None and self.scenario.decisions == "intervals":
+            steps = self.scenario.n_steps
+            made.max_episode_steps = min(made.max_episode_steps or steps, steps)
 
     @property
     def observation_entries(self) -> tuple[Entry, ...]:
@@ -190,7 +205,7 @@ class Settings:
         return costs.reward + self.core.shaped, parts
 
 
-class ServingEnv(gym.Env, Settings):
+class ServingEnv(Settings, gym.Env):
     """One episode at a time; concrete environments are thin subclasses.
 
     Args:
@@ -279,17 +294,19 @@ class ServingEnv(gym.Env, Settings):
 
         Args:
             seed: of another generator; None: the present one goes on.
-            options: there are none.
+            options: what is other in this episode: load, day (`llmscale_env.envs.reset_options`).
 
         Raises:
-            ValueError: a seed that is no integer of at least 0, or any option; nothing has happened then.
+            ValueError: a seed that is no integer of at least 0, an unknown option or a value that does not
+                fit; nothing has happened then.
             gymnasium.error.ClosedEnvironmentError: after `close`, as from every method below.
         """
         check_options(options)
         seed = None if seed is None else check_integer("seed", seed, 0)
+        changes = ResetOptions(self.scenario, options)
         super().reset(seed=seed)
         self.core.rngs[0] = self.np_random
-        self.core.start(0, seed)
+        self.core.start(0, seed, changes.draw(self.np_random))
         self._started = self._begun = True
         self._history = History()
         return self.core.observe()[0], self._info({})
@@ -413,19 +430,14 @@ class ServingEnv(gym.Env, Settings):
         return other
 
 
-def check_options(options: object, *known: str) -> None:
-    """Refuse options of `reset` that mean nothing.
+def check_options(options: object) -> None:
+    """Refuse options of `reset` that are no mapping.
 
     Raises:
-        ValueError: no mapping, or an unknown name.
+        ValueError: they are none.
     """
-    if options is None:
-        return
-    if not isinstance(options, Mapping):
+    if options is not None and not isinstance(options, Mapping):
         raise ValueError(f"options = {options!r}: must be a mapping of names to values, or None")
-    for name in options:
-        if name not in known:
-            raise ValueError(f"options[{name!r}]: unknown; there are {list(known)}")
 
 
 def seeds_of(

@@ -26,6 +26,7 @@ from llmscale_env.control.view import ClusterView
 from llmscale_env.envs.action_heads.orders import ActionOrders
 from llmscale_env.envs.codec import Codec
 from llmscale_env.envs.reference import Reference, with_orders
+from llmscale_env.envs.reset_options import Changes, changed
 from llmscale_env.envs.shaping import LateBacklog, Shaping
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.lock import Lock
@@ -74,7 +75,7 @@ class ServingCore:
         self.rngs: list[np.random.Generator | None] = [None] * n
         # What plays the episodes under way again: how each began, and all actions since the oldest did.
         # None: it has not begun, or was restored, so its actions are not known from its start.
-        self._starts: list[tuple[int | None, dict[str, Any], int] | None] = [None] * n
+        self._starts: list[tuple[int | None, dict[str, Any], int, Changes] | None] = [None] * n
         self._taken: deque[NDArray[np.int64]] = deque()
         self._steps = 0
         self.last_action = np.zeros((n, len(self.codec.decoder.nvec)))
@@ -105,21 +106,24 @@ class ServingCore:
 
     # ---- episodes ----
 
-    def start(self, e: int, seed: int | None = None) -> None:
+    def start(self, e: int, seed: int | None = None, changes: Changes | None = None) -> None:
         """A new episode for slot `e`, drawn from its generator.
 
         Args:
             seed: what a reference policy draws from; None: a number that follows from the generator's state.
+            changes: fields of the workload with other values in this episode (`envs.reset_options`).
         """
         rng = self.rngs[e]
         assert rng is not None, "an episode needs a generator before it starts"
-        self._starts[e] = (seed, dict(rng.bit_generator.state), self._steps)
+        changes = changes or {}
+        scenario = changed(self.scenario, changes)
+        self._starts[e] = (seed, dict(rng.bit_generator.state), self._steps, changes)
         self._drop_actions()
         if self.references:
             # A copy is asked: which requests come next must not depend on whether there is a reference.
             drawn = int(deepcopy(rng).integers(2**31)) if seed is None else seed
             self.references[e].reset(drawn)
-        requests = draw_requests(self.scenario, rng)
+        requests = draw_requests(scenario, rng)
         self.sim.start(e, requests)
         self.last_action[e] = 0.0
         self.returns[e] = 0.0
@@ -127,7 +131,7 @@ class ServingCore:
             mine = self._series(e)
             self._forecaster.reset_series(mine)
             if getattr(self._forecaster, "is_clairvoyant", False):
-                self._forecaster.set_future(true_rates(self.scenario, requests), mine)
+                self._forecaster.set_future(true_rates(scenario, requests), mine)
         if self.behind is not None:
             self.behind.start(e, requests)
         if self.backlog is not None:
@@ -144,9 +148,14 @@ class ServingCore:
         return np.arange(e * self.n_classes, (e + 1) * self.n_classes)
 
     def step(
-        self, action: NDArray[np.int64]
+        self, action: NDArray[np.int64], held: NDArray[np.bool_] | None = None
     ) -> tuple[RewardParts, NDArray[np.bool_], NDArray[np.int64]]:
         """Carry out an action (n, parts), which has been checked, and run to the next decision.
+
+        Args:
+            action: of every episode.
+            held: (n,) episodes that are over and stand still, so that `start` comes next; what is said of
+                them means nothing. None: there are none.
 
         Returns:
             Costs (n,), whether the horizon is reached (n,), orders clipped (n,).
@@ -156,13 +165,13 @@ class ServingCore:
         """
         orders = self.codec.decoder.orders(action, self.snapshot())
         if self.references or self.behind is not None:
-            clipped = self._command(orders)
+            clipped = self._command(orders, held)
         else:
-            clipped = self._order(orders)
+            clipped = self._order(orders, held)
         self.last_action = self.codec.decoder.fraction(action)
         self._taken.append(action)
         self._steps += 1
-        done = self.sim.advance()
+        done = self.sim.advance_others(held)
         if self.behind is not None:
             self.behind.follow(self._commands)
         if self._forecaster is not None:  # every decision ends an interval
@@ -176,25 +185,29 @@ class ServingCore:
             self.shaped = self.backlog.step(now, done)
         return (weighted or [own])[0], done, clipped
 
-    def _order(self, orders: ActionOrders) -> NDArray[np.int64]:
+    def _order(self, orders: ActionOrders, held: NDArray[np.bool_] | None) -> NDArray[np.int64]:
         """Carry out orders of all episodes at once; (n,) orders clipped."""
         clipped = self.sim.order(orders)
+        if held is not None:
+            clipped[held] = 0
         if self.scenario.impossible_commands == "error" and clipped.any():
             e = int(np.argmax(clipped))
             raise CommandError(
                 f"action[{e}]: {clipped[e]} instances could not be started: max_gpus = "
                 f"{self.scenario.fleet.max_gpus}, or a source of weights has gone"
             )
-        return clipped + self._impossible(orders)
+        return clipped + self._impossible(orders, held)
 
-    def _impossible(self, orders: ActionOrders) -> NDArray[np.int64]:
+    def _impossible(
+        self, orders: ActionOrders, held: NDArray[np.bool_] | None
+    ) -> NDArray[np.int64]:
         """(n,) choices that were not possible, which count as clipped."""
-        impossible = orders.impossible
+        impossible = orders.impossible if held is None else np.where(held, 0, orders.impossible)
         self._refuse(impossible)
         self.sim.clipped += impossible
         return impossible
 
-    def _command(self, orders: ActionOrders) -> NDArray[np.int64]:
+    def _command(self, orders: ActionOrders, held: NDArray[np.bool_] | None) -> NDArray[np.int64]:
         """Carry out the same as commands one by one, as `run_episode` does; (n,) orders clipped.
 
         Commands are checked, so orders may be about what is no longer there, and they may be a policy's.
@@ -203,8 +216,9 @@ class ServingCore:
         for e, reference in enumerate(self.references):
             followed = reference.command(orders.percents_of(e))
             self._commands[e] = with_orders(followed, self._commands[e])
-        clipped = self._impossible(orders)
-        return clipped + self.sim.command(dict(enumerate(self._commands)))
+        clipped = self._impossible(orders, held)
+        due = {e: c for e, c in enumerate(self._commands) if held is None or not held[e]}
+        return clipped + self.sim.command(due)
 
     def _refuse(self, impossible: NDArray[np.int64]) -> None:
         """Choices that count for nothing are an error if the scenario says so."""
@@ -524,12 +538,13 @@ class ServingCore:
                 f"episode {e}: cannot be played again, since it was restored from a saved state; "
                 "start it anew first"
             )
-        seed, generator, first = begun
+        seed, generator, first, changes = begun
         mine = list(self._taken)[len(self._taken) - (self._steps - first) :]
         actions = np.array([taken[e] for taken in mine], np.int64)
         return {
             "seed": seed,
             "generator": generator,
+            "changes": dict(changes),
             "actions": actions.reshape(-1, len(self.codec.decoder.nvec)),
         }
 
@@ -559,7 +574,7 @@ class ServingCore:
         def begin(e: int) -> None:
             self.rngs[e] = rng = np.random.default_rng()
             _set_generator(rng, episodes[e].get("generator"), f"episodes[{e}]")
-            self.start(e, episodes[e].get("seed"))
+            self.start(e, episodes[e].get("seed"), dict(episodes[e].get("changes") or {}))
 
         for e in range(self.n):
             begin(e)

@@ -24,35 +24,41 @@ from llmscale_env.envs.base import (
     seeds_of,
     while_open,
 )
+from llmscale_env.envs.reset_options import ResetOptions
 from llmscale_env.envs.shaping import Shaping
 from llmscale_env.scenarios import Scenario
 from llmscale_env.sim.lock import one_at_a_time
 
 
-class ServingVectorEnv(VectorEnv, Settings):
+class ServingVectorEnv(Settings, VectorEnv):
     """Many episodes advanced in one call; the same episodes as as many single environments.
 
-    Episodes that reach the horizon are reset in the same step (`AutoresetMode.SAME_STEP`): the
-    observation is the new episode's, the old one's last is in `info["final_obs"]`.
+    What follows the horizon is `autoreset_mode`'s, as Gymnasium defines it:
+
+    - `SAME_STEP`: the step that ends an episode begins the next one. Its observation, `metrics` and
+      `action_mask` are the new episode's; `final_obs` and `final_info` hold the old one's.
+    - `NEXT_STEP`: the next step begins it, whatever the action is, with a reward of 0.
+    - `DISABLED`: `reset(options={"reset_mask": ...})` begins it.
+
+    Rewards, `reward_parts`, `cost`, `cost_by_class` and `clipped` are always those of the step that was
+    taken; `episode_summary` is there at the end of episodes in all modes.
 
     Args:
         num_envs: episodes, 1 to `MAX_EPISODES`.
         threads: threads that advance them, at least 1.
+        autoreset_mode: an `AutoresetMode` or its value, such as "NextStep". `NormalizeObservation` of
+            Gymnasium's vector wrappers asks for that one.
+        max_episode_steps: episodes are cut off after so many steps (nothing is charged for what is left
+            then); None: the horizon ends them.
         scenario, overrides, observation, action, forecaster, reference, shaping, engine: as for the single
             form.
         render_mode: None only.
 
-    Attributes:
-        begins_anew: whether ended episodes are reset in the same step; if not, `reset` comes next, and the
-            observation is the old one.
-
     Raises:
-        ScenarioError, ValueError: as for the single form, or a number of episodes or threads that is no
-            integer of at least 1, or too many episodes.
+        ScenarioError, ValueError: as for the single form, or a number of episodes, threads or steps that is
+            no integer of at least 1, or too many episodes, or an unknown mode.
         MemoryError: no memory for so many episodes; also from `reset`, when their requests are known.
     """
-
-    begins_anew = True
 
     metadata: dict[str, Any] = {
         "render_modes": [],
@@ -72,6 +78,8 @@ class ServingVectorEnv(VectorEnv, Settings):
         reference: Policy | None = None,
         shaping: Shaping | Mapping[str, float] | float | None = None,
         engine: str = "fast",
+        autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
+        max_episode_steps: int | None = None,
     ) -> None:
         num_envs = check_integer("num_envs", num_envs, 1)
         if num_envs > MAX_EPISODES:
@@ -79,8 +87,12 @@ class ServingVectorEnv(VectorEnv, Settings):
         threads = check_integer("threads", threads, 1)
         if render_mode is not None:
             raise ValueError(f"render_mode = {render_mode!r}: the vectorised form draws nothing")
+        if max_episode_steps is not None:
+            max_episode_steps = check_integer("max_episode_steps", max_episode_steps, 1)
         self.num_envs = num_envs
         self.render_mode = None
+        self.autoreset_mode = autoreset_mode
+        self._limit = max_episode_steps
         self._configure(
             num_envs,
             scenario,
@@ -94,6 +106,9 @@ class ServingVectorEnv(VectorEnv, Settings):
             engine,
         )
         self._started = np.zeros(num_envs, bool)
+        self._due = np.zeros(num_envs, bool)  # the next step begins an episode there (NEXT_STEP)
+        self._elapsed = np.zeros(num_envs, np.int64)
+        self._options = [ResetOptions(self.scenario, None)] * num_envs
         self._own: dict[str, tuple[Any, ...]] = {}
         self._seeds = [-1] * num_envs
         codec = self.core.codec
@@ -101,6 +116,20 @@ class ServingVectorEnv(VectorEnv, Settings):
         self.single_action_space = codec.action_space
         self.observation_space = batch_space(codec.observation_space, num_envs)
         self.action_space = batch_space(codec.action_space, num_envs)
+
+    @property
+    def autoreset_mode(self) -> AutoresetMode:
+        """What follows the end of an episode; it can be set between two steps."""
+        return self._mode
+
+    @autoreset_mode.setter
+    def autoreset_mode(self, mode: AutoresetMode | str) -> None:
+        try:
+            self._mode = AutoresetMode(mode)
+        except ValueError:
+            allowed = [each.value for each in AutoresetMode]
+            raise ValueError(f"autoreset_mode = {mode!r}: must be one of {allowed}") from None
+        self.metadata = {**type(self).metadata, "autoreset_mode": self._mode}
 
     @while_open
     def reset(
@@ -111,27 +140,39 @@ class ServingVectorEnv(VectorEnv, Settings):
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """New episodes; an integer seed gives episode `e` the seed `seed + e`.
 
-        `options["reset_mask"]` (n,) bool: in these places only; the first time it must be in all.
+        Args:
+            seed: of all, or one of each, or None.
+            options: `reset_mask` (n,) bool: in these places only; the first time it must be in all. Others
+                (`llmscale_env.envs.reset_options`) hold there until the next `reset`.
 
         Raises:
-            ValueError: a seed that is no integer of at least 0, another number of seeds, an unknown option,
-                or a mask of another kind; nothing has happened then.
+            ValueError: a seed that is no integer of at least 0, another number of seeds, an unknown option
+                or a value that does not fit, or a mask of another kind; nothing has happened then.
             gymnasium.error.ClosedEnvironmentError: after `close`, as from every method below.
         """
-        check_options(options, "reset_mask")
+        check_options(options)
         seeds = seeds_of(seed, self.num_envs)
         which = np.ones(self.num_envs, bool)
-        if options and options.get("reset_mask") is not None:
-            which = self._mask(options["reset_mask"])
+        given = dict(options or {})
+        mask = given.pop("reset_mask", None)
+        if mask is not None:
+            which = self._mask(mask)
+        new = ResetOptions(self.scenario, given)
         for e in np.flatnonzero(which):
             if seeds[e] is not None:
                 self.core.rngs[e], self._seeds[e] = seeding.np_random(seeds[e])
         self._generators()
         for e in np.flatnonzero(which):
-            self.core.start(int(e), seeds[e])
-            self._started[e] = True
+            self._options[e] = new
+            self._start(int(e), seeds[e])
         self._begun = True
         return self.core.observe(), self._info({}, np.zeros(self.num_envs, np.int64))
+
+    def _start(self, e: int, seed: int | None = None) -> None:
+        rng = self.core.rngs[e]
+        assert rng is not None
+        self.core.start(e, seed, self._options[e].draw(rng))
+        self._started[e], self._due[e], self._elapsed[e] = True, False, 0
 
     @while_open
     def step(
@@ -155,29 +196,29 @@ class ServingVectorEnv(VectorEnv, Settings):
             waiting = np.flatnonzero(~self._started).tolist()
             raise gym.error.ResetNeeded(f"step() needs a reset() first, of episodes {waiting}")
         actions = self.core.codec.decoder.check(actions, self.num_envs)
+        due = self._due.copy()
         self._started[:] = False  # until the step is whole
-        costs, done, clipped = self.core.step(actions)
+        costs, ended, clipped = self.core.step(actions, due if due.any() else None)
+        self._elapsed += 1
+        done = (ended if self._limit is None else ended | (self._elapsed >= self._limit)) & ~due
         rewards, parts = self._rewards(costs)
-        info = self._info(parts, clipped)
+        if due.any():
+            rewards[due], clipped[due] = 0.0, 0
+            parts = {name: np.where(due, 0.0, values) for name, values in parts.items()}
+            for e in np.flatnonzero(due):
+                self._start(int(e))
+        info = self._info(parts, clipped, due)
         observation = self.core.observe()
         if done.any():
-            final = np.full(self.num_envs, None, dtype=object)
-            for e in np.flatnonzero(done):
-                final[e] = observation[e].copy()
-            info["final_obs"] = final
-            info["_final_obs"] = done.copy()
-            info["final_info"] = {
-                name: value for name, value in info.items() if not name.startswith(("_", "final"))
-            }
-            info["_final_info"] = done.copy()
-            info["episode_summary"] = self.core.summary()
-            info["_episode_summary"] = done.copy()
-            if self.begins_anew:
+            info |= {"episode_summary": self.core.summary(), "_episode_summary": done.copy()}
+            if self.autoreset_mode is AutoresetMode.SAME_STEP:
+                info |= final_infos(observation, info, done)
                 for e in np.flatnonzero(done):
-                    self.core.start(int(e))
+                    self._start(int(e))
                 observation = self.core.observe()
-                info["action_mask"] = self.core.masks()
-        self._started[:] = self.begins_anew or ~done
+                info |= {"metrics": self.core.metrics(), "action_mask": self.core.masks()}
+        self._due = done if self.autoreset_mode is AutoresetMode.NEXT_STEP else np.zeros_like(done)
+        self._started[:] = True if self.autoreset_mode is not AutoresetMode.DISABLED else ~done
         never = np.zeros(self.num_envs, bool)
         return observation, rewards, never, done.copy(), info
 
@@ -199,10 +240,17 @@ class ServingVectorEnv(VectorEnv, Settings):
         return mask
 
     def _info(
-        self, parts: dict[str, NDArray[np.float64]], clipped: NDArray[np.int64]
+        self,
+        parts: dict[str, NDArray[np.float64]],
+        clipped: NDArray[np.int64],
+        due: NDArray[np.bool_] | None = None,
     ) -> dict[str, Any]:
+        """Of every episode; those that are `due` have just begun, so nothing has been late."""
         every = np.ones(self.num_envs, bool)
         cost, by_class = self.core.violations()
+        if due is not None and due.any():
+            cost = np.where(due, 0.0, cost)
+            by_class = {name: np.where(due, 0.0, late) for name, late in by_class.items()}
         info = {
             "metrics": self.core.metrics(),
             "reward_parts": parts,
@@ -248,6 +296,8 @@ class ServingVectorEnv(VectorEnv, Settings):
         """
         self._started[:] = False  # until all are there
         self.core.replay(episodes)
+        self._elapsed[:] = [len(episode["actions"]) for episode in episodes]
+        self._due[:] = False
         self._started[:] = self._begun = True
         return self.core.observe()
 
@@ -329,3 +379,20 @@ class ServingVectorEnv(VectorEnv, Settings):
         if len(values) != self.num_envs:
             raise ValueError(f"{name}: {len(values)} values: must be {self.num_envs}")
         self._own[name] = tuple(values)
+
+
+def final_infos(
+    observation: NDArray[np.float32], info: Mapping[str, Any], done: NDArray[np.bool_]
+) -> dict[str, Any]:
+    """Last observations and infos of the episodes that are `done`, as in Gymnasium's `SyncVectorEnv`."""
+    final = np.full(len(done), None, dtype=object)
+    for e in np.flatnonzero(done):
+        final[e] = observation[e].copy()
+    infos = {name: value for name, value in info.items() if not name.startswith("_")}
+    masks = {f"_{name}": done.copy() for name in infos}
+    return {
+        "final_obs": final,
+        "_final_obs": done.copy(),
+        "final_info": infos | masks,
+        "_final_info": done.copy(),
+    }

@@ -1,0 +1,128 @@
+"""What `reset(options=)` changes of an episode: its load, its day, or both, drawn or given.
+
+Options hold for the episodes that begin with this `reset`, and in the vectorised form for all that follow
+them until the next one:
+
+- `rate_scale`: multiplies every stream's rate and the size of every batch queue and job;
+- `day`: the day of the workload's table, one of those that it may draw;
+- `workload`, or a field of it by dotted path, such as `workload.streams.chat.rate_per_s`: as in `overrides`;
+- `randomise`: fields of the workload, or `rate_scale`, by dotted path, each with `(low, high)`, from which
+  the environment's generator draws evenly, or a list of at least three choices, or of words.
+
+The cluster, the spaces and what a policy is told of the scenario stay as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from llmscale_env.scenarios import Scenario, ScenarioError, load_scenario
+
+NAMES = ("rate_scale", "day", "workload", "randomise")
+
+Changes = dict[str, Any]
+"""Fields of the workload by dotted path."""
+
+
+class ResetOptions:
+    """The options of one `reset`, checked.
+
+    Args:
+        scenario: of the environment.
+        options: by name; without `reset_mask`.
+
+    Raises:
+        ValueError: an unknown option, or a value that does not fit.
+    """
+
+    def __init__(self, scenario: Scenario, options: Mapping[str, Any] | None) -> None:
+        self._scenario = scenario
+        self._fixed: Changes = {}
+        self._ranges: dict[str, Any] = {}
+        for name, value in (options or {}).items():
+            if name == "randomise":
+                self._ranges = _ranges(value)
+            elif name == "day":
+                self._fixed |= self._of_day(value)
+            elif name == "rate_scale":
+                self._fixed["workload.rate_scale"] = self._scaled(name, value)
+            elif str(name).split(".")[0] == "workload":
+                self._fixed[name] = value
+            else:
+                raise ValueError(f"options[{name!r}]: unknown; there are {list(NAMES)}")
+        for end in (0, -1):
+            self._check({field: choices[end] for field, choices in self._ranges.items()})
+
+    def draw(self, rng: np.random.Generator) -> Changes:
+        """Changes of one episode; the generator is asked only where something is drawn."""
+        drawn = {}
+        for field, choices in self._ranges.items():
+            if isinstance(choices, tuple):
+                drawn[field] = float(rng.uniform(*choices))
+            else:
+                drawn[field] = choices[int(rng.integers(len(choices)))]
+        return self._all(drawn)
+
+    def _all(self, drawn: Changes) -> Changes:
+        found = dict(self._fixed)
+        for field, value in drawn.items():
+            if field == "rate_scale":
+                found["workload.rate_scale"] = self._scaled(field, value)
+            else:
+                found[field] = value
+        return found
+
+    def _check(self, drawn: Changes) -> None:
+        try:
+            changed(self._scenario, self._all(drawn))
+        except ScenarioError as error:
+            raise ValueError(f"options: {error}") from None
+
+    def _scaled(self, name: str, value: Any) -> float:
+        if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.number)):
+            raise ValueError(f"options[{name!r}] = {value!r}: must be a positive number")
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"options[{name!r}] = {value!r}: must be a positive number")
+        return float(value) * self._scenario.workload.rate_scale
+
+    def _of_day(self, value: Any) -> Changes:
+        streams = self._scenario.workload.streams
+        mine = [s.name for s in streams if s.arrivals in self._scenario.workload.day_arrivals]
+        days = sorted({d for each in self._scenario.workload.day_arrivals for d in each.days})
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value not in days:
+            allowed = f"one of {days}" if days else "left out: the workload has no days"
+            raise ValueError(f"options['day'] = {value!r}: must be {allowed}")
+        return {f"workload.streams.{name}.arrivals.days": [int(value)] for name in mine}
+
+
+def changed(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
+    """The scenario with these fields; the same object where nothing changes."""
+    return load_scenario(scenario, **changes) if changes else scenario
+
+
+def _ranges(value: Any) -> dict[str, tuple[float, float] | list[Any]]:
+    """Of each field what is drawn from."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"options['randomise'] = {value!r}: must be a mapping of fields to ranges")
+    found: dict[str, tuple[float, float] | list[Any]] = {}
+    for field, given in value.items():
+        where = f"options['randomise'][{field!r}]"
+        if field != "rate_scale" and str(field).split(".")[0] != "workload":
+            raise ValueError(f"{where}: must be rate_scale or a field of the workload")
+        if isinstance(given, (str, bytes)) or not isinstance(given, Sequence) or not given:
+            raise ValueError(f"{where} = {given!r}: must be (low, high) or a list of choices")
+        is_range = len(given) == 2 and all(
+            isinstance(x, (int, float)) and not isinstance(x, bool) for x in given
+        )
+        if is_range:
+            low, high = map(float, given)
+            if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+                raise ValueError(f"{where} = {given!r}: must be two numbers, the lower one first")
+            found[str(field)] = (low, high)
+        else:
+            found[str(field)] = list(given)
+    return found
