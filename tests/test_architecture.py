@@ -25,7 +25,7 @@ FLOORS = {
     "llmscale_env.sim": 2,
     "llmscale_env.control": 3,
     "llmscale_env.envs": 4,
-    "llmscale_env": 5,  # the entry points: __init__, calibrate, cards, traces
+    "llmscale_env": 5,  # the entry points: __init__, calibrate, cards, traces, wrappers
     "baselines": 6,
     "agents": 7,
     "experiments": 8,
@@ -48,6 +48,7 @@ ENTRY_POINTS = {
     "llmscale_env.calibrate.client_report",
     "llmscale_env.cards",
     "llmscale_env.traces",
+    "llmscale_env.wrappers",
 }
 PACKAGES = ("llmscale_env", "baselines", "agents", "experiments")
 

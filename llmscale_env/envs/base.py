@@ -21,7 +21,7 @@ from llmscale_env.control.view import ClusterView
 from llmscale_env.envs.codec import Codec
 from llmscale_env.envs.core import ServingCore, parts_dict
 from llmscale_env.envs.observation_blocks.entries import Entry
-from llmscale_env.envs.render import History, draw_frame, text_frame
+from llmscale_env.envs.render import FrameDrawer, History, text_frame
 from llmscale_env.envs.reset_options import ResetOptions
 from llmscale_env.envs.shaping import Shaping
 from llmscale_env.scenarios import Scenario, ScenarioError, load_scenario
@@ -283,6 +283,7 @@ class ServingEnv(Settings, gym.Env):
         self.action_space = self.codec.action_space
         self._started = False
         self._history = History()
+        self._drawer: FrameDrawer | None = None
 
     # ---- Gymnasium ----
 
@@ -308,7 +309,7 @@ class ServingEnv(Settings, gym.Env):
         self.core.rngs[0] = self.np_random
         self.core.start(0, seed, changes.draw(self.np_random))
         self._started = self._begun = True
-        self._history = History()
+        self._history, self._drawer = History(), None
         return self.core.observe()[0], self._info({})
 
     @while_open
@@ -358,7 +359,10 @@ class ServingEnv(Settings, gym.Env):
         if self.render_mode == "ansi":
             return text_frame(self.scenario, self.core)
         if self.render_mode == "rgb_array":
-            return draw_frame(self.scenario, self._history)
+            if self._drawer is None:
+                gateway = "queue/gateway" in self.core.metrics()
+                self._drawer = FrameDrawer(self.scenario, gateway)
+            return self._drawer.draw(self._history)
         return None
 
     @one_at_a_time
@@ -409,7 +413,7 @@ class ServingEnv(Settings, gym.Env):
         self.core.restore(0, saved["core"])
         self._begun = self.core.sim.requests[0] is not None
         self._started = saved["started"]
-        self._history = saved["history"].copy()
+        self._history, self._drawer = saved["history"].copy(), None
 
     @while_open
     def fork(self) -> ServingEnv:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from llmscale_env.control.region_costs import RegionCosts, by_region
 from llmscale_env.envs.base import check_options
 from llmscale_env.envs.multi_region import MultiRegionEnv
+from llmscale_env.envs.reset_options import NAMES
 from llmscale_env.scenarios import Scenario
 
 try:
@@ -144,13 +145,15 @@ class MultiRegionParallelEnv(ParallelEnv):
 
         Args:
             seed: as for `MultiRegionEnv`.
-            options: any mapping, which changes nothing: PettingZoo's own checks give unknown names.
+            options: as for `MultiRegionEnv`; names that it does not know change nothing, since PettingZoo's
+                own checks give such.
 
         Raises:
-            ValueError: a seed that is no integer of at least 0, or options of another kind.
+            ValueError: a seed that is no integer of at least 0, or options that do not fit.
         """
-        check_options(options, *(options if isinstance(options, Mapping) else ()))
-        self._seen, info = self.env.reset(seed=seed)
+        check_options(options)
+        known = {k: v for k, v in (options or {}).items() if str(k).split(".")[0] in NAMES}
+        self._seen, info = self.env.reset(seed=seed, options=known)
         self.agents = list(self.possible_agents)
         self._costs = RegionCosts(self.env.core.sim)
         return self._observations(), {a: self._info(a, info) for a in self.agents}

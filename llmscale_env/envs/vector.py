@@ -168,6 +168,16 @@ class ServingVectorEnv(Settings, VectorEnv):
         self._begun = True
         return self.core.observe(), self._info({}, np.zeros(self.num_envs, np.int64))
 
+    @while_open
+    def set_options(self, options: Mapping[str, Any] | None) -> None:
+        """Options of `reset` for the episodes that begin from now on, until the next `reset`.
+
+        Raises:
+            ValueError: an unknown option or a value that does not fit; nothing has changed then.
+        """
+        check_options(options)
+        self._options = [ResetOptions(self.scenario, options)] * self.num_envs
+
     def _start(self, e: int, seed: int | None = None) -> None:
         rng = self.core.rngs[e]
         assert rng is not None
