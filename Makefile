@@ -24,14 +24,14 @@ TORCH_INDEX ?=
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-EXTRAS := train,forecast,plots,solver,tune,onnx,multiagent,ray,rllib,dev
+EXTRAS := train,forecast,plots,solver,tune,onnx,multiagent,ray,rllib,docs,dev
 SUPPORTED := Python 3.11, 3.12 or 3.13
 # Everything comes as a wheel: a machine without a compiler is to fail with pip's message about
 # the missing wheel and not in the middle of a build.
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check \
 	--only-binary :all: --constraint constraints.txt
 
-.PHONY: help setup train evaluate test test-busy test-slow engines checked lint format types bench clean
+.PHONY: help setup train evaluate test test-busy test-slow engines checked lint format types docs docs-serve bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -110,9 +110,17 @@ format: $(READY) ## mend what lint finds, where it can be mended by machine
 types: $(READY) ## check types
 	@$(BIN)/mypy
 
+# The variable silences an announcement of the theme's authors.
+docs docs-serve: export NO_MKDOCS_2_WARNING = 1
+docs: $(READY) ## build the site in site/; a broken link, an anchor or a page outside the nav is an error
+	@$(BIN)/python -m mkdocs build --strict --quiet $(ARGS)
+
+docs-serve: $(READY) ## show the site while it is written
+	@$(BIN)/python -m mkdocs serve $(ARGS)
+
 bench: $(READY) ## measure the engines, the environments and training
 	@$(BIN)/python -m experiments.bench $(ARGS)
 
 clean: ## remove caches and builds, keep the virtual environment and the runs
-	@rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find llmscale_env agents baselines experiments tests -name __pycache__ -prune -exec rm -rf {} +

@@ -19,7 +19,7 @@ from pathlib import Path
 from llmscale_env._cli import Slip, run_command, table
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "docs")
+PAGES = ("README.md", "CONTRIBUTING.md", "docs")
 LONGEST, MEAN = 40, 25
 """Words of a sentence: no more in any, and no more in the mean of a page."""
 

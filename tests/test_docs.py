@@ -20,7 +20,12 @@ from llmscale_env.cluster.iteration_time import iteration_time_model
 
 ROOT = Path(__file__).resolve().parents[1]
 README, GUIDE = ROOT / "README.md", ROOT / "docs" / "guide.md"
-PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    README,
+    ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 PAGES += [ROOT / "llmscale_env" / "workload" / "data" / "README.md"]
 # Files that are there only after somebody has put a name in place of the capitals.
 PLACEHOLDER = re.compile(r"[A-Z]{3,}")
