@@ -1,9 +1,9 @@
 """Other forms of the environments: what libraries for constrained, multi-objective or continuous RL expect.
 
 Each wraps a single environment; `NamedObservation`, `ContinuousAction` and `Curriculum` have vectorised
-forms, whose names begin with `Vector`. Load and days can also be drawn without a wrapper, by
-`reset(options={"randomise": ...})` (`llmscale_env.envs.reset_options`), which in a vectorised environment
-holds until the next `reset`.
+forms, whose names begin with `Vector`, and `VectorFlatInfo` is for these alone. Load and days can also be
+drawn without a wrapper, by `reset(options={"randomise": ...})` (`llmscale_env.envs.reset_options`). In a
+vectorised environment that holds until the next `reset`.
 """
 
 from __future__ import annotations
@@ -346,3 +346,52 @@ class VectorCurriculum(VectorWrapper):
         if self._stages.number != before:
             self.env.unwrapped.set_options(self._stages.options)
         return self.env.step(actions)
+
+
+class VectorFlatInfo(VectorWrapper):
+    """Infos of a vectorised environment without mappings in them, for TorchRL's `GymWrapper`.
+
+    Args:
+        env: of this package.
+        keep: which infos stay: `cost`, `clipped`, `action_mask`, or `metrics/NAME`, `reward_parts/NAME` and
+            `cost_by_class/NAME`, which keep that name. `final_obs` stays, and `final_info` has the same.
+
+    Raises:
+        ValueError: an info that there is not, at the first `reset`.
+        TypeError: another environment.
+    """
+
+    def __init__(self, env: Any, keep: Sequence[str] = ("cost",)) -> None:
+        super().__init__(env)
+        _ours(env, "VectorFlatInfo")
+        self._keep = tuple(keep)
+
+    @property
+    def autoreset_mode(self) -> Any:
+        """The environment's, which TorchRL asks for."""
+        return self.env.unwrapped.autoreset_mode  # type: ignore[attr-defined]
+
+    def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
+        """As the environment's."""
+        observation, info = self.env.reset(**given)
+        return observation, self._flat(info)
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """As the environment's."""
+        *others, info = self.env.step(actions)
+        return (*others, self._flat(info))  # type: ignore[return-value]
+
+    def _flat(self, info: Mapping[str, Any]) -> dict[str, Any]:
+        flat = {}
+        for name in self._keep:
+            first, _, rest = name.partition("/")
+            value = info.get(first)
+            if rest:
+                value = value.get(rest) if isinstance(value, Mapping) else None
+            if not isinstance(value, np.ndarray):
+                raise ValueError(f"keep = {list(self._keep)}: there is no info {name!r}")
+            flat |= {name: value, f"_{name}": info[f"_{first}"]}
+        if "final_obs" in info:
+            flat |= {name: info[name] for name in ("final_obs", "_final_obs", "_final_info")}
+            flat["final_info"] = self._flat(info["final_info"])
+        return flat

@@ -21,6 +21,7 @@ from llmscale_env.wrappers import (
     SafetyStep,
     VectorContinuousAction,
     VectorCurriculum,
+    VectorFlatInfo,
     VectorNamedObservation,
     VectorReward,
 )
@@ -223,6 +224,39 @@ def test_gymnasiums_vector_wrappers_take_the_vectorised_form():
     episodes = [info["episode"] for *_, infos in ends for info in infos if "episode" in info]
     assert len(episodes) >= 3
     assert {int(episode["l"]) for episode in episodes} == {6}
+
+
+def test_infos_without_mappings():
+    names = ("cost", "metrics/interactive/arrived")
+    env = VectorFlatInfo(vector(2), names)
+    _, info = env.reset(seed=0)
+    assert set(info) == {*names, *(f"_{name}" for name in names)}
+    still = np.zeros((2, len(env.single_action_space.nvec)), int)
+    while "final_info" not in (info := env.step(still)[4]):
+        pass
+    assert (info["final_info"][names[1]] > 0).all()
+    assert (info[names[1]] == 0).all()
+    with pytest.raises(ValueError, match="there is no info 'metrics/speed'"):
+        VectorFlatInfo(vector(2), ["metrics/speed"]).reset()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_torchrl_takes_both_forms():
+    """Its own checks, and episodes that end side by side."""
+    pytest.importorskip("torchrl")
+    from torchrl.envs import GymEnv, GymWrapper
+    from torchrl.envs.utils import check_env_specs
+
+    one = GymEnv("llmscale_env:llmscale/MixedSLO-Hours-v1", overrides={"horizon_s": 120.0})
+    check_env_specs(one)
+    assert one.rollout(6).shape == (4,)
+    many = gym.make_vec("llmscale/MixedSLO-Hours-v1", num_envs=3, overrides={"horizon_s": 120.0})
+    env = GymWrapper(VectorFlatInfo(many, ["cost"]))
+    check_env_specs(env)
+    played = env.rollout(9, break_when_any_done=False)
+    assert played.shape == (3, 9)
+    assert played["next", "done"].squeeze(-1).sum(1).tolist() == [2, 2, 2]
+    assert bool((played["next", "cost"] >= 0).all())
 
 
 def test_frames_are_quick_and_go_on_after_a_copy():

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from llmscale_env.control.forecast import ForecasterSpec
 from llmscale_env.control.forecast.base import check_integer
 from llmscale_env.control.policy import Policy
-from llmscale_env.control.reward import RewardParts
+from llmscale_env.control.reward import PARTS, RewardParts
 from llmscale_env.control.view import ClusterView
 from llmscale_env.envs.codec import Codec
 from llmscale_env.envs.core import ServingCore, parts_dict
@@ -194,6 +194,10 @@ class Settings:
         """
         self.core.set_weights(gpu=gpu, violations=violations, loads=loads)
 
+    @property
+    def _part_names(self) -> tuple[str, ...]:
+        return PARTS if self.core.backlog is None else (*PARTS, "late_backlog")
+
     def _rewards(
         self, costs: RewardParts
     ) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
@@ -310,7 +314,7 @@ class ServingEnv(Settings, gym.Env):
         self.core.start(0, seed, changes.draw(self.np_random))
         self._started = self._begun = True
         self._history, self._drawer = History(), None
-        return self.core.observe()[0], self._info({})
+        return self.core.observe()[0], self._info(dict.fromkeys(self._part_names, 0.0))
 
     @while_open
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:

@@ -166,7 +166,9 @@ class ServingVectorEnv(Settings, VectorEnv):
             self._options[e] = new
             self._start(int(e), seeds[e])
         self._begun = True
-        return self.core.observe(), self._info({}, np.zeros(self.num_envs, np.int64))
+        nothing = np.zeros(self.num_envs)
+        parts = {name: nothing.copy() for name in self._part_names}
+        return self.core.observe(), self._info(parts, nothing.astype(np.int64))
 
     @while_open
     def set_options(self, options: Mapping[str, Any] | None) -> None:
