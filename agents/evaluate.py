@@ -1,26 +1,35 @@
 """Compare policies on the same episodes.
 
-    python -m agents.evaluate env=mixed-slo-hours policies=chiron,llumnix,hpa,static,PATH [KEY=VALUE ...]
+    llmscale evaluate env=NAME [policies=A,B] [KEY=VALUE ...]   (or: python -m agents.evaluate ...)
 
-    policies=A,B,C         names of reference policies (with parameters: hpa:kv_target=0.5+period_s=60),
-                           run folders or models (*.safetensors), `pretrained` (the
-                           trained policy that ships; pretrained:NAME where there are several); the others
-                           are compared with the first (default: every reference policy but planners). With
-                           PATH:quantile=0.8 a learned policy takes that quantile of its instance counts.
-                           A name of a policy is that policy; a run folder of the same name is ./NAME
-    episodes=20            episodes, with the seeds SEED, SEED + 1, ...; equal ones count once. Where a seed
-                           draws a whole day, some are left out so that every day comes equally often
-    seed=10000             first seed
-    out=FOLDER             where to write (default: results/evaluate-ENV)
-    workers=1              processes; launcher=ray: on a Ray cluster (docs/clusters.md). The numbers are the
-                           same anywhere
-    engine=reference       the simulator in readable Python: the same numbers, about a hundred times slower
-    wide=true              also what is open at the horizon, tail latency, preemptions, scaling, the
-                           interquartile mean, and the correlation of instances with arrivals (ten minutes)
+    policies=A,B,C    what to compare; the others are compared with the first. Each is one of:
+                      NAME                    a reference policy (default: all but planners)
+                      NAME:KEY=VALUE+KEY=...  with parameters, which `+` separates
+                      FILE.yaml               a setting that `llmscale tune out=FILE.yaml` found
+                      FOLDER, FILE.safetensors  a trained run or model; :quantile=0.8 takes that
+                                              quantile of its instance counts
+                      pretrained              the one that ships (pretrained:NAME of several)
+                      A name of a policy is that policy; a folder of the same name is ./NAME
+    episodes=20       episodes, with the seeds SEED, SEED + 1, ...; equal ones count once. Where
+                      a seed draws a whole day, some are left out so that days come equally often
+    seed=10000        first seed
+    out=FOLDER        where to write (default: results/evaluate-ENV)
+    openmetrics=FILE  the summary as OpenMetrics too: gauges by policy, class and environment
+    workers=1         processes; launcher=ray: on a Ray cluster (docs/clusters.md). The numbers
+                      are the same anywhere
+    engine=reference  the simulator in readable Python: the same numbers, a hundred times slower
+    wide=true         also what is open at the horizon, tail latency, preemptions, scaling,
+                      interquartile mean, correlation of instances with arrivals (ten minutes)
     scenario=NAME|FILE.yaml  scenario.fleet.max_gpus=12 ...    what is simulated
 
-Prints a table: share on time of each class, GPU-hours, reward, and its difference from the first policy's.
-Writes evaluation.csv (a row per policy and seed), summary.csv and comparison.png (extra "plots").
+Prints a table: share on time of each class, GPU-hours, reward, and its difference from the first
+policy's. Writes evaluation.csv (a row per policy and seed), summary.csv and comparison.png (extra
+"plots"). Exit codes: 0 done, 2 after a slip, 130 when interrupted.
+
+Examples:
+    llmscale evaluate env=mixed-slo-hours policies=chiron,llumnix,hpa,static
+    llmscale evaluate env=mixed-slo-hours policies=my_hpa.yaml,hpa:kv_target=0.5+period_s=60
+    llmscale evaluate env=burst-multicast policies=static:prefill=10+decode=1 episodes=50 workers=4
 """
 
 from __future__ import annotations
@@ -29,16 +38,18 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agents.configuration.config import EVALUATION_SEED, environment_id
 from agents.runs.files import provenance, said, write_csv, write_json
 from llmscale_env import _spread
 from llmscale_env._cli import (
     Slip,
+    check_file,
     check_folder,
     closest,
     flag,
+    needs,
     number,
     one_of,
     parse_scenario_words,
@@ -72,8 +83,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _evaluate(words: Sequence[str]) -> int:
     options, scenario_name, overrides = parse_scenario_words(
-        words, ("env", "policies", "episodes", "seed", "out", "wide", "engine", *_spread.WORDS)
-    )
+        words,
+        ("env", "policies", "episodes", "seed", "out", "openmetrics", "wide", "engine", *_spread.WORDS),
+    )  # fmt: skip
     if "env" not in options:
         raise Slip("env= is missing, such as env=mixed-slo-hours")
     environment_id(options["env"])
@@ -99,9 +111,21 @@ def _evaluate(words: Sequence[str]) -> int:
         raise Slip(str(error)) from None
     policies = make_policies(options.get("policies"), options["env"], scenario)
     check_folder("out", out)
+    metrics = Path(options["openmetrics"]) if "openmetrics" in options else None
+    if metrics is not None:
+        needs("prometheus_client")
+        check_file("openmetrics", metrics)
     seeds = even_seeds(scenario, seed, episodes)
     text, places = compare(
-        policies, scenario, seeds, out, launcher=launcher, wide=wide, engine=engine
+        policies,
+        scenario,
+        seeds,
+        out,
+        None,
+        launcher,
+        wide=wide,
+        engine=engine,
+        openmetrics=metrics,
     )
     write_json(out / "evaluation.json", provenance(words, "agents.evaluate"))
     print(text)
@@ -120,14 +144,14 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
     """The policies named, ready for `scenario`.
 
     Args:
-        text: comma-separated names of reference policies and paths of models; None: every reference
-            that the scenario is made for.
+        text: comma-separated names of reference policies, paths of models, and files of `baselines.tune`
+            (*.yaml); None: every reference that the scenario is made for.
         env: short name of the environment, which models must have been trained on.
         scenario: that they are to run.
 
     Raises:
         Slip: an unknown name, a policy given twice, a policy or model that does not fit the
-            scenario, a model that is missing or cannot be read.
+            scenario, a model or file that is missing or cannot be read.
     """
     from agents.pretrained import PretrainedError, find, is_pretrained
     from baselines import (
@@ -144,6 +168,7 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
         raise Slip(f"policies = {text!r}: names no policy")
     found: dict[str, Policy] = {}
     models: dict[str, _Model] = {}
+    settings: dict[str, tuple[str, dict[str, Any]]] = {}
     places: set[tuple[Path, float | None]] = set()
     # Everything is looked for before anything is loaded: torch takes a second to come.
     for name in names:
@@ -154,6 +179,14 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
             said(f"policies: {name!r} is the policy; the folder of that name is ./{name}")
         if kind in POLICY_NAMES:
             continue
+        if name.endswith((".yaml", ".yml")):
+            settings[name] = _setting(name, scenario)
+            continue
+        if "=" in kind:
+            raise Slip(
+                f"policies: {name!r} is no policy: parameters follow the name of one, with + between "
+                f"them, as in {names[0].partition(':')[0]}:KEY=VALUE+KEY=VALUE"
+            )
         plain, quantile = _quantile(name)
         if is_pretrained(plain):
             try:
@@ -172,11 +205,19 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
             known = place.name in POLICY_NAMES or is_pretrained(place.name)
             models[name] = _Model(Path(plain), name if known else None, quantile)
     for name in names:
+        kind, values = settings.get(name, (name, {}))
         try:
-            policy = models[name].load(env, scenario) if name in models else make_policy(name)
+            policy = (
+                models[name].load(env, scenario) if name in models else make_policy(kind, **values)
+            )
             policy.reset(scenario, 0)
             if name not in models:
-                policy = make_policy(name)  # one without an episode behind it can be pickled
+                policy = make_policy(
+                    kind, **values
+                )  # without an episode behind it: it can be pickled
+            if name in settings:
+                stem = Path(name).stem
+                policy.name = name if stem in POLICY_NAMES else stem
         except PolicyError as error:
             raise Slip(f"policies: {misfit(name, scenario, error)}") from None
         plain, times = policy.name, 1
@@ -185,6 +226,36 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
             policy.name = f"{plain}-{times}"
         found[policy.name] = policy
     return list(found.values())
+
+
+def _setting(path: str, scenario: Scenario) -> tuple[str, dict[str, Any]]:
+    """The policy and the parameters of a file that `baselines.tune out=FILE` has written.
+
+    Raises:
+        Slip: there is no such file, or it holds no setting.
+    """
+    from baselines.registry import TUNABLE
+    from llmscale_env._reading import Unreadable, read_yaml
+
+    what = f"policies: {path!r}"
+    if not Path(path).is_file():
+        raise Slip(f"{what}: there is no such file")
+    try:
+        found = read_yaml(Path(path))
+    except Unreadable as error:
+        raise Slip(f"{what}: {error}") from None
+    policy = found.get("policy") if isinstance(found, dict) else None
+    parameters = found.get("parameters") if isinstance(found, dict) else None
+    if not isinstance(policy, str) or not isinstance(parameters, dict):
+        raise Slip(
+            f"{what}: must hold `policy` and `parameters`, as baselines.tune out=FILE writes them"
+        )
+    if policy not in TUNABLE:
+        raise Slip(f"{what}: policy = {policy!r}: unknown{closest(policy, TUNABLE)}")
+    of = found.get("scenario")
+    if of is not None and of != scenario.name:
+        said(f"policies: {path!r} was tuned on {of}, and runs on {scenario.name}")
+    return policy, {str(key): value for key, value in parameters.items()}
 
 
 def _is_path(name: str) -> bool:
@@ -246,11 +317,13 @@ def compare(
     *,
     wide: bool = False,
     engine: str = "fast",
+    openmetrics: Path | None = None,
 ) -> tuple[str, Places]:
     """Run every policy on every seed; write rows, summary and picture into `folder`.
 
     Arguments and errors are those of `agents.runs.comparison.run_policies`, `wide` is that of its `table`.
     Without matplotlib there is no picture. `engine` is that of `ClusterSimulation`, in this process only.
+    `openmetrics` is a file for the summary as OpenMetrics.
 
     Returns:
         The table as text, and what was written where.
@@ -284,6 +357,10 @@ def compare(
         ("per seed", write_csv(folder / "evaluation.csv", rows)),
         ("summary", write_csv(folder / "summary.csv", summary)),
     ]
+    if openmetrics is not None:
+        from agents.runs.openmetrics import write_openmetrics
+
+        places.append(("openmetrics", write_openmetrics(openmetrics, summary, scenario)))
     try:
         places.append(("comparison", comparison(summary, scenario, folder / "comparison.png")))
     except ModuleNotFoundError as error:

@@ -1,24 +1,41 @@
-"""Traces on the command line.
+"""Traces of requests: what there is, what is in them, and where else they come from.
 
-python -m llmscale_env.traces list
-python -m llmscale_env.traces stats PATH_OR_NAME [format=auto] [sort=false] [hash_block_tokens=512]
-                             [plot=FILE.png]
-python -m llmscale_env.traces fit PATH_OR_NAME [levels=4] [from_s=0] [to_s=END] [format=] [sort=]
-                             [hash_block_tokens=]
-python -m llmscale_env.traces fetch NAME [to=traces] [base_url=URL]
-python -m llmscale_env.traces build-tables source=DIR [to=DIR]
+    llmscale traces list
+    llmscale traces stats PATH_OR_NAME [format=auto] [sort=false] [hash_block_tokens=512]
+                          [plot=FILE.png]
+    llmscale traces fit PATH_OR_NAME [levels=4] [from_s=0] [to_s=END] [format=] [sort=]
+                        [hash_block_tokens=]
+    llmscale traces fetch NAME [to=traces] [base_url=URL]
+    llmscale traces prometheus=URL from=TIME to=TIME out=FILE.csv [step=15s] [selector=LABELS]
+                          [seed=0]
+    llmscale traces build-tables source=DIR [to=DIR]
+    (or: python -m llmscale_env.traces ...)
 
-`stats` takes a trace file, or the name of a shipped count table, length table or mix (`mix:NAME`
-where a length table has the same name; an hour of its streams is generated with seed 0). `fit` fits
-a generator (rate levels, log-normal lengths) to a trace file or a shipped count table, prints it as a
-stream, and holds draws of it against what it was fitted to. `fetch` downloads a public trace.
-`build-tables` remakes the shipped tables from the raw files.
+`stats` takes a trace's file, or the name of a shipped count table, length table or mix (`mix:NAME`
+where a length table has the same name; an hour of its streams is generated with seed 0). Files are
+CSV, Azure's, BurstGPT's, Mooncake's, or what vLLM writes: the result of its benchmark,
+OpenTelemetry spans, its log of requests (docs/workloads.md). `fit` fits a generator (rate levels,
+log-normal lengths) to a trace file or a shipped count table, prints it as a stream, and holds
+draws of it against what it was fitted to. `fetch` downloads a public trace. `build-tables` remakes
+the shipped tables from the raw files.
+
+`prometheus=` makes a trace of what Prometheus keeps of vLLM's metrics. Requests per step are
+counted; their times within a step and their lengths within the buckets of the histograms are drawn
+with `seed`, so that the tokens of each step add up. TIME is 2025-03-01T09:00:00Z, Unix seconds,
+now, or now-2h; of a time without a zone, UTC. `step` is the scrape interval or more. LABELS choose
+one model, as in selector=namespace="prod",model_name="llama".
+
+Examples:
+    llmscale traces stats my.csv plot=my.png
+    llmscale traces prometheus=http://localhost:9090 from=now-2h to=now out=trace.csv
+    llmscale traces fetch azure-code-2023
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -48,6 +65,12 @@ from llmscale_env.workload.fitting import fit_lengths, fit_levels, rises
 from llmscale_env.workload.mixes import load_mix, mix_names
 from llmscale_env.workload.readers import FORMATS, Trace, read_trace
 from llmscale_env.workload.requests import PS_PER_S
+from llmscale_env.workload.served.prometheus import (
+    read_duration,
+    read_time,
+    trace_of_metrics,
+    write_trace,
+)
 from llmscale_env.workload.stats import format_stats, plot_stats, trace_stats
 
 _OPTIONS = {
@@ -55,6 +78,7 @@ _OPTIONS = {
     "stats": ("format", "sort", "hash_block_tokens", "plot"),
     "fit": ("levels", "from_s", "to_s", "format", "sort", "hash_block_tokens"),
     "fetch": ("to", "base_url"),
+    "prometheus": ("prometheus", "from", "to", "step", "selector", "seed", "out"),
     "build-tables": ("source", "to"),
 }
 _TAKES_NAME = ("stats", "fit", "fetch")
@@ -77,7 +101,9 @@ def _parse(arguments: Sequence[str]) -> tuple[str, str | None, dict[str, str]]:
     if not arguments:
         raise Slip(f"a command is missing; there are {list(_OPTIONS)}")
     command, *rest = arguments
-    if command not in _OPTIONS:
+    if any(word.startswith("prometheus=") for word in arguments) and "=" in command:
+        command, rest = "prometheus", list(arguments)
+    elif command not in _OPTIONS:
         raise Slip(f"unknown command {command!r}{closest(command, list(_OPTIONS))}")
     name: str | None = None
     if command in _TAKES_NAME:
@@ -234,6 +260,56 @@ def _list() -> None:
         print(f"  {name:<26}{source.format:<9} {source.licence}; {source.about}; {pinned}")
 
 
+def _from_prometheus(options: dict[str, str]) -> None:
+    """A trace of what Prometheus keeps of vLLM's metrics."""
+    from tqdm import tqdm
+
+    for key in ("prometheus", "from", "to", "out"):
+        if key not in options:
+            raise Slip(
+                f"{key}= is missing, as in prometheus=http://localhost:9090 from=now-2h to=now out=a.csv"
+            )
+    now_s = time.time()
+    from_s, to_s = _time(options, "from", now_s), _time(options, "to", now_s)
+    try:
+        step_s = read_duration(options.get("step", "15s"))
+    except ValueError as error:
+        raise Slip(f"step = {error}") from None
+    seed = whole(options, "seed", 0, 0, 2**31 - 1)
+    out = Path(options["out"])
+    if out.suffix != ".csv":
+        raise Slip(f"out = {str(out)!r}: must end in .csv")
+    check_file("out", out)
+    with tqdm(total=6, unit=" metrics", disable=None, leave=False) as bar:
+        drawn = trace_of_metrics(
+            *(options["prometheus"], from_s, to_s, step_s, options.get("selector", ""), seed),
+            after_each=bar.update,
+        )
+    write_trace(out, drawn)
+    print(
+        f"{len(drawn):,} requests arrived in {to_s - from_s:g} s, counted in steps of {step_s:g} s; "
+        f"{drawn.ended:,} ended, {drawn.open_at_start:,} were open at the start and {drawn.open_at_end:,} "
+        "at the end"
+    )
+    print(
+        f"drawn with seed {seed}: the times within a step, and the lengths within the histograms' buckets "
+        "(the tokens of all that ended in a step add up); prompts and answers are drawn apart"
+    )
+    if drawn.gaps:
+        print(f"{drawn.gaps:,} values were missing between others; the last one before was held")
+    print(f"written: {out}")
+
+
+def _time(options: dict[str, str], key: str, now_s: float) -> float:
+    try:
+        return read_time(options[key], now_s)
+    except (ValueError, OverflowError):
+        raise Slip(
+            f"{key} = {options[key]!r}: must be now, now-2h, Unix seconds or a time as "
+            "2025-03-01T09:00:00Z"
+        ) from None
+
+
 def _build(options: dict[str, str]) -> None:
     from llmscale_env.workload.build_tables import build_tables
 
@@ -260,6 +336,8 @@ def _run(words: list[str]) -> int:
         _list()
     elif command == "build-tables":
         _build(options)
+    elif command == "prometheus":
+        _from_prometheus(options)
     else:
         assert name is not None
         if command == "stats":

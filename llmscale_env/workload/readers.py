@@ -1,4 +1,4 @@
-"""Readers of request traces: Azure LLM inference CSV, BurstGPT CSV, Mooncake JSONL, plain CSV.
+"""Readers of request traces: Azure LLM inference CSV, BurstGPT CSV, Mooncake JSONL, plain CSV, vLLM's logs.
 
 Files may be gzipped. A fast reader (pandas, in chunks) takes well-formed files; where it stumbles,
 a line-by-line one looks for the first bad line, so that the error can name it.
@@ -31,6 +31,7 @@ from llmscale_env.workload.prefixes import (
     spans_of,
 )
 from llmscale_env.workload.requests import PS_PER_S
+from llmscale_env.workload.served.logs import SERVED, NotServed, detect, read_served
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,7 +135,7 @@ _CSV = {
         example="5,ChatGPT,472,18,490,Conversation log",
     ),
 }
-FORMATS = (*_CSV, "mooncake")
+FORMATS = (*_CSV, "mooncake", *SERVED)
 _MOONCAKE_EXAMPLE = '{"timestamp": 3000, "input_length": 6758, "output_length": 500}'
 _CHUNK_ROWS = 1_000_000
 _LONGEST_HEADER = 100_000
@@ -162,13 +163,16 @@ def _header(path: Path) -> list[str]:
 
 
 def detect_format(path: Path) -> str:
-    """Which format a file has, by its first line.
+    """Which format a file has, by how it begins.
 
     Raises:
-        ValueError: if it is none of the four.
+        ValueError: if it is none of `FORMATS`.
     """
     with _open(path) as lines:
-        start = lines.readline(_LONGEST_HEADER).lstrip("\ufeff")
+        beginning = lines.read(_LONGEST_HEADER).lstrip("\ufeff")
+    if served := detect(beginning):
+        return served
+    start = beginning.partition("\n")[0]
     if start.lstrip().startswith("{"):
         return "mooncake"
     header = set(_header(path))
@@ -179,6 +183,7 @@ def detect_format(path: Path) -> str:
         f"{path}:1: no known trace format; expected JSON lines like {_MOONCAKE_EXAMPLE}, or one of "
         "these headers: "
         + "; ".join(f"{f.arrival},{f.inputs},{f.outputs} ({n})" for n, f in _CSV.items())
+        + "; or what vLLM writes (docs/workloads.md)"
         + f"; found {start.strip()[:80]!r}"
     )
 
@@ -394,8 +399,10 @@ def read_trace(
 
     Args:
         path: the file, plain or gzipped.
-        format: "auto" (by the first line), "plain", "azure", "burstgpt" or "mooncake".
-        sort: sort by arrival (stable) instead of refusing arrivals that go backwards.
+        format: "auto" (by how it begins), "plain", "azure", "burstgpt", "mooncake", "vllm-bench", "otel"
+            or "vllm-log".
+        sort: sort by arrival (stable) instead of refusing arrivals that go backwards. What vLLM writes is
+            always sorted: it stands there in the order in which requests ended.
         max_rows: read no more than the first rows.
         hash_block_tokens: tokens that an id of Mooncake's `hash_ids` stands for.
 
@@ -419,7 +426,15 @@ def read_trace(
 
 
 def _read(path: Path, name: str, sort: bool, max_rows: int | None, hash_block_tokens: int) -> Trace:
-    if name == "mooncake":
+    chunks: list[dict[str, Any]]
+    if name in SERVED:
+        sort = True
+        with _open(path) as lines:
+            try:
+                chunks = [read_served(lines, name, max_rows)]
+            except NotServed as error:
+                raise ValueError(f"{path}:{error}") from None
+    elif name == "mooncake":
         chunks = list(_mooncake_chunks(path, max_rows, hash_block_tokens))
     else:
         form, header = _CSV[name], _header(path)
