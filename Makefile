@@ -24,14 +24,16 @@ TORCH_INDEX ?=
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-EXTRAS := train,forecast,plots,solver,tune,onnx,multiagent,ray,rllib,docs,dev
+EXTRAS := train,forecast,plots,solver,tune,operator,onnx,multiagent,ray,rllib,docs,dev
 SUPPORTED := Python 3.11, 3.12 or 3.13
 # Everything comes as a wheel: a machine without a compiler is to fail with pip's message about
 # the missing wheel and not in the middle of a build.
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check \
 	--only-binary :all: --constraint constraints.txt
 
-.PHONY: help setup train evaluate test test-busy test-slow engines checked lint format types docs docs-serve bench clean
+PROMETHEUS := .prometheus/usr/bin/prometheus
+
+.PHONY: help setup train evaluate prometheus test test-busy test-slow engines checked lint format types docs docs-serve bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -80,6 +82,18 @@ train: $(READY) ## train a PPO autoscaler on mixed-slo and compare it with the r
 
 evaluate: $(READY) ## compare policies on the same requests: make evaluate ARGS="policies=chiron,hpa"
 	@$(BIN)/python -m agents.evaluate env=mixed-slo-hours $(ARGS)
+
+prometheus: $(PROMETHEUS) ## fetch Debian's Prometheus server, which tests of `llmscale serve` start
+
+# The package is unpacked and not installed, so nobody has to be root where its lists are there.
+$(PROMETHEUS):
+	@command -v apt-get dpkg >/dev/null || { echo "error: needs apt-get and dpkg; elsewhere put a" \
+		"prometheus in PATH or name it in LLMSCALE_PROMETHEUS" >&2; exit 2; }
+	@mkdir -p .prometheus
+	@cd .prometheus && { apt-get download -qq prometheus >/dev/null 2>&1 || \
+		{ apt-get update -qq && apt-get download -qq prometheus; }; }
+	@dpkg -x .prometheus/prometheus_*.deb .prometheus
+	@rm -f .prometheus/*.deb && touch $@
 
 test: $(READY) ## run the tests
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) $(ARGS)
