@@ -1,17 +1,23 @@
 """Write a trained policy as an ONNX file that needs neither torch nor this package.
 
-    python -m agents.export model=RUN out=policy.onnx
+    llmscale export model=RUN [out=FILE.onnx]   (or: python -m agents.export ...)
 
-    model=PATH             run folder (its best model) or model file in one; pretrained:NAME: one that ships
-    out=FILE.onnx          where to write (default: policy.onnx beside the model, NAME.onnx if it ships)
+    model=PATH        run folder (its best model) or model file in one; pretrained:NAME: one that
+                      ships
+    out=FILE.onnx     where to write (default: policy.onnx beside the model, NAME.onnx if it ships)
 
-Inputs: `observation` (n, k) as the environment gives it (fixed scales, no running statistics; the file clips
-it to its bounds), for maskable-ppo `mask` (n, sum of choices) of bool, for recurrent-ppo `hidden` and `cell`
-(layers, n, units), zeros at the start of an episode. Outputs: `action` (n, parts), the most probable choice
-of each part (of instance counts the run's `quantile`, if it has one), and for recurrent-ppo the next
-`hidden_out` and `cell_out`. The file's metadata name the entries
-of the observation, the parts and their choices. It is compared with the original on 1,000 random
-observations before the command says that it is done.
+Inputs: `observation` (n, k) as the environment gives it (fixed scales, no running statistics; the
+file clips it to its bounds), for maskable-ppo `mask` (n, sum of choices) of bool, for
+recurrent-ppo `hidden` and `cell` (layers, n, units), zeros at the start of an episode. Outputs:
+`action` (n, parts), the most probable choice of each part (of instance counts the run's
+`quantile`, if it has one), and for recurrent-ppo the next `hidden_out` and `cell_out`. The file's
+metadata name the entries of the observation, the parts and their choices. It is compared with the
+original on 1,000 random observations before the command says that it is done.
+
+Examples:
+    llmscale export model=runs/mixed-slo-hours-ppo-seed0
+    llmscale export model=runs/mixed-slo-hours-ppo-seed0 out=policy.onnx
+    llmscale export model=pretrained:NAME out=shipped.onnx
 """
 
 from __future__ import annotations

@@ -1,27 +1,35 @@
 """Train a policy on an environment, watch it pass the reference policies, compare them at the end.
 
-    python -m agents.train env=mixed-slo-hours [KEY=VALUE ...]
+    llmscale train env=NAME [KEY=VALUE ...]   (or: python -m agents.train ...)
 
     out=FOLDER             run folder (default: runs/ENV-AGENT-seedSEED, numbered if it is taken)
     recipe=FILE.yaml       options that belong together; what is given besides wins
-    resume=true            go on with the run in out=, which needs no env= (or the latest unfinished one
-                           of env= and agent=)
+    resume=true            go on with the run in out=, which needs no env= (or the latest unfinished
+                           one of env= and agent=)
     total_timesteps=N  seed=N  n_envs=N  env_threads=N  torch_threads=N
     validation_every=N  validation_episodes=N  evaluation_episodes=N
-    engine=reference       the simulator in readable Python: the same numbers, about a hundred times slower
+    engine=reference       the simulator in readable Python: same numbers, a hundred times slower
     references=A,B,C       policies to compare with, or none
-    seeds=0,1,2 or 0..4    several runs side by side, each in a folder of its own below out= (default: runs);
-                           workers=N of them at once; launcher=ray: on a Ray cluster (docs/clusters.md)
-    agent=ppo              or maskable-ppo (impossible choices are ruled out), recurrent-ppo (it remembers)
+    seeds=0,1,2|0..4       several runs side by side, each in a folder of its own below out=
+                           (runs); workers=N at once; launcher=ray: on a Ray cluster
+    agent=ppo              or maskable-ppo (impossible choices are ruled out), recurrent-ppo
+                           (it remembers)
     ppo.gamma=0.98 ...     hyperparameters of the agent, by stable-baselines3's names
     observation=A,B  action=A,B  forecaster=NAME  reference=POLICY     what is seen and decided
-    warm_start.policy=P    begin as a copy of a reference policy (.episodes, .epochs, .kl, .kl_steps)
-    lagrangian.attainment=0.99      prices of misses that move until so many are served in time
-    same_arrivals=K        K episodes side by side get the same requests; group_baseline=true compares them
-    randomise.ranges.FIELD=[LOW, HIGH]   train on many scenarios at once (randomise.groups, .episodes)
+    warm_start.policy=P    begin as a copy of a policy (.episodes, .epochs, .kl, .kl_steps)
+    lagrangian.attainment=A    prices of misses that move until so many are served in time
+    same_arrivals=K        K episodes side by side get the same requests; group_baseline=true
+                           compares them
+    randomise.ranges.FIELD=[LOW, HIGH]  train on many scenarios at once (.groups, .episodes)
     scenario=NAME|FILE.yaml  scenario.fleet.max_gpus=12 ...    what is simulated
 
 Defaults stand in agents/configs/ENV.yaml; docs/training.md explains everything that is written.
+Exit codes: 0 done, 1 when one of several seeds failed, 2 after a slip, 130 when interrupted.
+
+Examples:
+    llmscale train env=mixed-slo-hours total_timesteps=2000000
+    llmscale train env=mixed-slo-hours agent=maskable-ppo seeds=0..4 workers=2 out=runs/mine
+    llmscale train resume=true out=runs/mixed-slo-hours-ppo-seed0
 """
 
 from __future__ import annotations

@@ -1,24 +1,32 @@
 """Search the hyperparameters of a learner on an environment with Optuna.
 
-    python -m agents.tune env=mixed-slo-hours trials=N steps=N [agent=ppo] [KEY=VALUE ...]
+    llmscale search env=NAME [trials=N] [steps=N] [KEY=VALUE ...]   (or: python -m agents.tune ...)
 
-    trials=20              settings to try, unpromising ones (by validation) not to their end
-    steps=100_000          environment steps of each
-    out=FOLDER             where it all goes (default: runs/tune-ENV-AGENT)
-    resume=true            go on with the search in out=; an interrupted trial goes on from its last model
-    seed=N                 of the search and of every trial
-    parallel=1             trials that are drawn together and told together, in their order: the search hangs
-                           on this number, and not on how many of them run at once
-    workers=N              trials at once (default: as many as parallel= and the processors allow);
-                           launcher=ray: on a Ray cluster (docs/clusters.md)
-    KEY=VALUE              options of agents.train that hold for all trials, scenario.* included; one that
-                           is given is not searched
+    trials=20          settings to try, unpromising ones (by validation) not to their end
+    steps=100_000      environment steps of each
+    agent=ppo          as in llmscale train
+    out=FOLDER         where it all goes (default: runs/tune-ENV-AGENT)
+    resume=true        go on with the search in out=; an interrupted trial goes on from its last
+                       model
+    seed=N             of the search and of every trial
+    parallel=1         trials that are drawn together and told together, in their order: what is
+                       found depends on this number, not on how many of them run at once
+    workers=N          trials at once (default: as many as parallel= and the processors allow);
+                       launcher=ray: on a Ray cluster (docs/clusters.md)
+    KEY=VALUE          options of llmscale train that hold for all trials, scenario.* included; one
+                       that is given is not searched
 
-What is searched stands in agents/search.yaml. The value of a trial is its best validation: the mean
-reward; with lagrangian.attainment minus the GPU-hours, minus 100 times the attainment that is lacking; with
-lagrangian.rate=0 the mean return at the fixed prices. Writes study.db (Optuna), trials.csv, best.yaml (the
-best settings and the command that found them), recipe.yaml (for agents.train recipe=) and a run folder per
-trial.
+What is searched stands in agents/search.yaml. The value of a trial is its best validation: the
+mean reward; with lagrangian.attainment minus the GPU-hours, minus 100 times the attainment that is
+lacking; with lagrangian.rate=0 the mean return at the fixed prices. Writes study.db (Optuna),
+trials.csv, best.yaml (the best settings and the command that found them), recipe.yaml (for
+llmscale train recipe=) and a run folder per trial. The settings of an autoscaler are searched by
+llmscale tune.
+
+Examples:
+    llmscale search env=mixed-slo-hours trials=40 steps=200_000
+    llmscale search env=burst-multicast agent=maskable-ppo parallel=4 workers=2
+    llmscale search env=mixed-slo-hours resume=true out=runs/tune-mixed-slo-hours-ppo
 """
 
 from __future__ import annotations

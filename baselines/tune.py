@@ -1,48 +1,40 @@
-"""A search for a reference policy's settings on a scenario: what "tuned" means in its name.
+"""Search a reference policy's settings on a scenario: what "tuned" means in its name.
 
-    python -m baselines.tune policy=llumnix [env=mixed-slo-hours] [workload=spike | workloads=chat,spike,...]
-                             [search=grid|optuna] [budget_steps=N] [seeds=8] [first_seeds=2] [seed=0]
-                             [score=reward|attainment|gpu-hours] [attainment=0.99]
-                             [out=FILE] [write=true] [cache=FOLDER] [workers=1] [high=0.1,0.2 ...]
-                             [scenario.FIELD=VALUE ...]
+    llmscale tune policy=NAME [env=NAME] [KEY=VALUE ...]   (or: python -m baselines.tune ...)
 
-    policy=NAME          static, llumnix, llumnix-freeness, hpa, kpa, ray-serve, keda, wva, wva-tokens,
-                         dynamo, dynamo-load, chiron or paced; with ranges only (search=optuna): twin,
-                         qlm, twin-queues, edf, vllm, shepherd, aladdin, jsq, power-of-two, machine-wide,
-                         blitzscale, serverlessllm, allcache, distserve, reactive, siloed, lt-i, lt-u or
-                         lt-ua
-    env=NAME             scenario (a shipped one, or a YAML file)
-    workload=A           a shipped workload in place of the scenario's (a mix, or of a family, as
-                         mixed-slo/validation-hours); it stands in the name of the file
-    workloads=A,B        several: one setting for all of them
-    search=grid          every point of the policy's grid, or with a budget as many as it allows; "optuna":
-                         points of the policy's ranges by Optuna's TPE sampler (extra "tune"); "static" begins
-                         with fleets of the one pool that serves all, a quarter of its settings at most
-    budget_steps=N       simulated control intervals over all episodes, as `total_timesteps` of a learned
-                         policy; what its whole episodes allow is run: the policy's defaults and other
-                         settings with first_seeds seeds each, the better half with twice as many, and so on
-                         up to `seeds`
-    seed=N               of the sampler, and of the order of the grid's points
-    seeds=N              episodes per setting: seeds 1000, 1001, ... (where a seed draws a day, every
-                         day once before any comes again); evaluation uses those from 10000 up
-    score=reward         mean reward; "attainment": mean share of arrivals on time, then fewer GPU-hours; or
-                         "gpu-hours": the fewest with every class's mean attainment, on every
-                         workload, at least attainment=0.99
-    high=0.1,0.2         values to try for one parameter in place of the policy's own; with optuna also a
-                         range, as high=0.1..0.9
-    out=FILE             where the best setting goes; else baselines/tuned/POLICY_SCENARIO[_WORKLOAD].yaml
-    write=false          print the table only
-    cache=FOLDER         where episodes are kept, so that the same command goes on after an interruption;
-                         "none": nowhere
-    workers=1            processes among which the episodes of a round are spread (with optuna, in the first
-                         round, those of one setting: it is told of one before it draws the next); what is
-                         found is the same with any number. launcher=ray: a cluster's (docs/clusters.md)
-    scenario.FIELD=VALUE changes the scenario (as in scenario.fleet.max_gpus=12)
+    policy=NAME     static, llumnix, llumnix-freeness, hpa, kpa, ray-serve, keda, wva, wva-tokens,
+                    dynamo, dynamo-load, chiron or paced; with search=optuna also: twin, qlm,
+                    twin-queues, edf, vllm, shepherd, aladdin, jsq, power-of-two, machine-wide,
+                    blitzscale, serverlessllm, allcache, distserve, reactive, siloed, lt-i, lt-u
+                    or lt-ua
+    env=NAME|FILE.yaml  scenario (mixed-slo-hours); scenario.fleet.max_gpus=12 ... changes it
+    workload=A      a shipped workload in place of the scenario's (a mix, or of a family, as
+                    mixed-slo/validation-hours); workloads=A,B: one setting for all of them
+    search=grid     every point of the policy's grid, or with a budget as many as it allows;
+                    "optuna": points of its ranges by Optuna's TPE sampler (extra "tune")
+    budget_steps=N  simulated control intervals in all, as a learner's `total_timesteps`: settings
+                    with first_seeds=2 seeds each, the better half with twice as many, and so on
+    seeds=8         episodes per setting at most, with seeds from 1000 on (where a seed draws a
+                    day, every day comes once before any comes again); evaluation's begin at 10000
+    seed=0          of the sampler, and of the order of the grid's points
+    score=reward    mean reward; "attainment": mean share on time, then fewer GPU-hours;
+                    "gpu-hours": the fewest with every class's mean at least attainment=0.99
+    PARAMETER=0.1,0.2  values in place of the policy's own; with optuna also a range, as 0.1..0.9
+    out=FILE        where the best setting goes; else baselines/tuned/POLICY_SCENARIO.yaml, with
+                    workload= POLICY_SCENARIO_WORKLOAD.yaml. llmscale evaluate policies=FILE runs it
+    write=false     print the table only
+    cache=FOLDER    where episodes are kept, so that the same command goes on after an
+                    interruption; "none": nowhere
+    workers=1       processes; launcher=ray: a cluster's (docs/clusters.md). What is found is the
+                    same with any number
 
-Chiron, section 6: for "Llumnix (tuned)" there is "a parameter sweep per-workload to find the configuration
-that maximizes SLO attainment and throughput", and for the untuned one "the configuration that maximizes
-SLO satisfaction across all workloads" (`workloads=... score=attainment`). Every setting meets the same
-episodes.
+Every setting meets the same episodes; docs/policies.md says what is searched, and why so. Exit
+codes: 0 done, 2 after a slip, 130 when interrupted.
+
+Examples:
+    llmscale tune policy=hpa env=mixed-slo-hours score=gpu-hours out=my_hpa.yaml
+    llmscale tune policy=chiron search=optuna budget_steps=20000 workers=2 out=my_chiron.yaml
+    llmscale tune policy=hpa kv_target=0.5,0.7,0.9 period_s=15,60 seeds=4 write=false
 """
 
 from __future__ import annotations
@@ -50,8 +42,8 @@ from __future__ import annotations
 import datetime
 import random
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -214,7 +206,8 @@ def _search(
         }
     if points is not None and "budget_steps" not in options:
         print(f"{title}: {len(points)} settings, {seeds} seeds each")
-        return sweep(episodes, points, seeds, score), None
+        with _bar(episodes, len(points) * seeds * episodes.steps_per_seed):
+            return sweep(episodes, points, seeds, score), None
     if "budget_steps" not in options:
         raise Slip("search=optuna needs budget_steps=N, simulated control intervals in all")
     each = episodes.steps_per_seed
@@ -224,7 +217,8 @@ def _search(
     print(f"{title}: {rounds}: {made.units * each:,} steps")
     if points is not None:
         known = [settings for settings, _ in from_list(points, seed)]
-        return halve(episodes, from_list(points, seed), made, score, known), budget
+        with _bar(episodes, made.units * each):
+            return halve(episodes, from_list(points, seed), made, score, known), budget
     ahead = begins_with(kind, scenario, space)
     # A quarter of the settings at most, whichever.
     some = random.Random(seed).sample(ahead, min(len(ahead), made.settings // 4))
@@ -235,7 +229,19 @@ def _search(
         seed,
         some,
     )
-    return halve(episodes, asked, made, score), budget
+    with _bar(episodes, made.units * each):
+        return halve(episodes, asked, made, score), budget
+
+
+@contextmanager
+def _bar(episodes: Episodes, steps: int) -> Iterator[None]:
+    """How many of the search's control intervals are done."""
+    from tqdm import tqdm
+
+    shown = {"unit": " steps", "unit_scale": True, "disable": None, "leave": False}
+    with tqdm(total=steps, **shown) as bar:
+        episodes.after_each = bar.update
+        yield
 
 
 def search(words: Sequence[str]) -> int:

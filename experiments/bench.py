@@ -1,20 +1,26 @@
 """How fast it is, and where the time goes.
 
-    python -m experiments.bench [what=PART,...] [quick=true] [out=DIRECTORY]
+    llmscale bench [what=PARTS] [quick=true] [out=DIRECTORY]   (or: python -m experiments.bench ...)
 
-    engines  simulated requests per second and core of both engines, against router, instances, load
-    phases   the fast engine's time by kind of event
+    engines    simulated requests per second and core of both engines, by router, instances, load
+    phases     the fast engine's time by kind of event
     placement  microseconds per best-fit placement, against workers and load
     multicast  milliseconds per scale plan, against targets
-    week     SageServe's week of 10 million requests, streamed, under two policies
-    memory   peak resident memory per million requests
-    start    import, compile, load from cache, first step
-    env      environment steps per second, one and many, and the share of engine and Python
-    ppo      PPO frames per second beside CartPole's, and the share of engine, environment and learner
-    training  the same of learners as agents.train makes them, in more parts
+    week       SageServe's week of 10 million requests, streamed, under two policies
+    memory     peak resident memory per million requests
+    start      import, compile, load from cache, first step
+    env        environment steps per second, one and many, and the share of engine and Python
+    ppo        PPO frames per second beside CartPole's, by share of engine, environment and learner
+    training   the same of learners as agents.train makes them, in more parts
 
-Prints a table each and writes `bench_NAME.csv` and `bench_machine.csv`. `quick=true` only shows that
-it runs. docs/benchmarks.md has figures and says how to read them.
+Prints a table each and writes `bench_NAME.csv` and `bench_machine.csv`. A bar says which part is
+measured; all of them take some ten minutes. `quick=true` only shows that it runs.
+docs/benchmarks.md has figures and says how to read them.
+
+Examples:
+    llmscale bench quick=true
+    llmscale bench what=engines,env
+    llmscale bench what=ppo out=my-bench
 """
 
 from __future__ import annotations
@@ -62,7 +68,11 @@ def _run(words: list[str]) -> int:
     about = list(machine().items())
     print(text_table(("machine", ""), about))
     write_csv(out / "bench_machine.csv", ("what", "value"), about)
-    for part in parts:
+    from tqdm import tqdm
+
+    bar = tqdm(parts, unit="part", disable=None, leave=False)
+    for part in bar:
+        bar.set_description(part)
         if part in missing:
             print(f"\n{part}: passed over, {NEEDS[part]} is not installed")
             continue

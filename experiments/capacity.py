@@ -1,41 +1,43 @@
 """How many GPUs a load needs, in which configuration, and how sure that is.
 
-    python -m experiments.capacity trace=FILE slo=ttft:SECONDS,itl:SECONDS [policy=NAMES] [attainment=0.99]
-    python -m experiments.capacity rate_per_s=RATE slo=... [lengths=TABLE] [arrivals=poisson] ...
+    llmscale capacity trace=FILE slo=ttft:S,itl:S [KEY=VALUE ...]
+    llmscale capacity rate_per_s=RATE slo=ttft:S,itl:S [...]
+    (or: python -m experiments.capacity ...)
 
-    trace=FILE         arrivals and lengths: CSV with arrival_time_s,input_tokens,output_tokens, or another
-                       format of docs/workloads.md (format=NAME; sort=true sorts the rows;
-                       hash_block_tokens=64: of a Dynamo trace). What prompts have in common saves
-                       nothing here: workers have no prefix cache
+    trace=FILE         arrivals and lengths: CSV with arrival_time_s,input_tokens,output_tokens, or
+                       another format of docs/workloads.md (format=NAME; sort=true sorts the rows;
+                       hash_block_tokens=64: of a Dynamo trace). Workers have no prefix cache
     rate_per_s=RATE    requests per second; of a trace, its time axis is stretched to reach it
-    lengths=TABLE      without a trace: a shipped length table ("sharegpt-single-turn" if left out)
+    lengths=TABLE      without a trace: a shipped length table (sharegpt-single-turn)
     arrivals=KIND      without a trace: poisson, or a shipped table of counts, for real bursts
     slo=ttft:S,itl:S   targets: time to first token, mean time between the tokens of a request
-    policy=NAMES       aladdin, jsq, power-of-two, machine-wide (aladdin,jsq if left out), with
-                       parameters as in aladdin:gamma=0.7+theta=0.8; machine-wide with
-                       tp=gpus_per_host only
-    attainment=SHARE   of the requests that have to be in time (0.99)
-    llm=, gpu=         names of cards (llama-2-13b, a100-80gb), or files: a Hugging Face config.json, a card
-                       in YAML
-    iteration_times=   of your own GPU: a file of `python -m llmscale_env.calibrate`
+    attainment=0.99    share of the requests that have to be in time
+    policy=NAMES       aladdin, jsq, power-of-two, machine-wide (aladdin,jsq), with parameters as in
+                       aladdin:gamma=0.7+theta=0.8; machine-wide with tp=gpus_per_host only
+    llm=, gpu=         names of cards (llama-2-13b, a100-80gb), or files: a Hugging Face
+                       config.json, a card in YAML
+    iteration_times=   of your own GPU: a file of llmscale calibrate
     tp=N,N             GPUs per worker that are tried (1,2,4,8, up to gpus_per_host=8)
-    max_gpus=N         no more are tried (64)
-    batch_limit=N      requests of a worker's batch (256)
+    max_gpus=64        no more are tried
+    batch_limit=256    requests of a worker's batch
     predictor=NAME     of output lengths: conditional_mean, noisy, oracle
-    windows=N          windows of load, each of window_s=S seconds (120), with warm_up_s=S seconds (30)
-                       of load before and after it. Of a trace that is little work all of it, else 10:
-                       its five busiest windows and five drawn ones. Of load without a trace 10
-    seed=N             of everything drawn (0)
-    out=DIRECTORY      where results go ("results/capacity")
+    windows=N          windows of load, each of window_s=120 seconds, with warm_up_s=30 of load
+                       before and after. Of a trace that is little work all of it, else 10: its five
+                       busiest windows and five drawn ones. Of load without a trace 10
+    seed=0             of everything drawn
+    out=DIRECTORY      where results go (results/capacity)
 
-For every policy and number of GPUs per worker: the least number of workers with which the lower 95 %
-bound of the share of requests in time reaches the target, by bisection; every number meets the same
-windows. The first lines name the LLM, the GPU, the degrees, what the iteration times rest on, and the share
-of a trace that is simulated.
-Writes capacity.csv (every number tried) and capacity.png. Finished windows are kept in
-DIRECTORY/cache: an interrupted command goes on where it stopped when it is given again. Exit code 0
-when a configuration was found, 1 when none of those tried is enough, 2 for a slip (also for a load too
-small to show the target), 130 when interrupted.
+For every policy and degree: the least number of workers with which the lower 95 % bound of the
+share in time reaches the target, by bisection; every number meets the same windows. The first
+lines say what the answer rests on. Writes capacity.csv (every number tried) and capacity.png.
+Finished windows are kept in DIRECTORY/cache: an interrupted command goes on when it is given
+again. Exit codes: 0 when a configuration was found, 1 when none of those tried is enough, 2 for a
+slip (also for a load too small to show the target), 130 when interrupted.
+
+Examples:
+    llmscale capacity trace=my.csv slo=ttft:2,itl:0.1 llm=llama-3.1-8b gpu=h100-80gb
+    llmscale capacity rate_per_s=8 slo=ttft:2,itl:0.1 policy=jsq tp=1,2 arrivals=azure-code-2023
+    llmscale capacity trace=my.csv slo=ttft:1,itl:0.05 llm=./config.json gpu=a100-80gb tp=1,2
 """
 
 from __future__ import annotations
@@ -183,7 +185,10 @@ class Trials:
         total, missed = sum(whole for _, whole, _ in self._strata), 0.0
         in_time: list[int] = []
         requests: list[int] = []
-        for k in range(case["windows"]):
+        from tqdm import tqdm
+
+        shown = {"unit": "window", "disable": None, "leave": False}
+        for k in tqdm(range(case["windows"]), desc=f"{text}, {workers} x {tp} GPUs", **shown):
             # Not even all requests of the other windows would bring the share to the target.
             if not all_windows and missed > (1 - self.request.target) * total:
                 break

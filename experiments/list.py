@@ -1,9 +1,14 @@
 """Name all experiments, and what has been run.
 
-    python -m experiments.list [out=DIRECTORY]
+    llmscale list [out=DIRECTORY]   (or: python -m experiments.list ...)
 
 "quick" and "paper" say whether results of that scale lie in DIRECTORY ("results" if left out):
 "yes", "old" if they were made by other code than is here now, or "damaged".
+
+Examples:
+    llmscale list
+    llmscale list out=my-results
+    llmscale list | grep chiron
 """
 
 from __future__ import annotations

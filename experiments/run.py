@@ -1,22 +1,26 @@
 """Run experiments: figures and tables of the papers, with their claims judged.
 
-    python -m experiments.run NAME [NAME ...] [scale=quick|paper] [seeds=N] [workers=N] [launcher=ray]
-                              [out=DIRECTORY] [PARAMETER=VALUE ...]
+    llmscale run NAME [NAME ...] [PARAMETER=VALUE ...]   (or: python -m experiments.run ...)
 
-    NAME               an experiment (`python -m experiments.list`), a paper (chiron), or all
-    scale=quick        smaller, ends within two minutes on two cores; paper: the paper's own sizes
-    seeds=N            runs of each case with other requests
-    workers=N          processes; one per processor if left out
-    launcher=ray       runs are tasks of a Ray cluster in place of processes (extra `ray`), of the one at
-                       ray.address=HOST:PORT, auto (the one that this machine is part of) or local (one of
-                       this machine alone); else RAY_ADDRESS, else auto
-    out=DIRECTORY      where results go; "results" if left out
+    NAME            an experiment (llmscale list), a paper (chiron), or all
+    scale=quick     smaller, ends within two minutes on two cores; paper: the paper's own sizes
+    seeds=N         runs of each case with other requests
+    workers=N       processes; one per processor if left out
+    launcher=ray    runs are tasks of a Ray cluster in place of processes (extra `ray`), of the one
+                    at ray.address=HOST:PORT, auto (the one that this machine is part of) or local
+                    (one of this machine alone); else RAY_ADDRESS, else auto
+    out=DIRECTORY   where results go; "results" if left out
     PARAMETER=VALUE    changes a parameter of the experiment (lists with commas)
 
 Writes DIRECTORY/NAME/SCALE: rows.csv, pictures, result.json. Finished runs are kept in
 DIRECTORY/cache and used again as long as neither their parameters nor the code behind them has
-changed; an interrupted command goes on where it stopped when it is given again. Exit code 0 when all
-went well (whatever the verdicts), 1 when runs failed, 2 for a slip, 130 when interrupted.
+changed; an interrupted command goes on where it stopped when it is given again. Exit code 0 when
+all went well (whatever the verdicts), 1 when runs failed, 2 for a slip, 130 when interrupted.
+
+Examples:
+    llmscale run chiron-fig09
+    llmscale run qlm scale=paper workers=2 out=my-results
+    llmscale run chiron-fig09 seeds=5 launcher=ray ray.address=head:6379
 """
 
 from __future__ import annotations

@@ -1,30 +1,35 @@
-"""Every policy at its best in a world: the same budget of simulated decisions for each, judged on other days.
+"""Every policy at its best in a world: the same budget of search for each, judged on other days.
 
-    python -m experiments.worlds env=mixed-slo,placement,... [scale=paper|quick] [search=missing|all|none]
-                                 [episodes=N] [learned=FOLDER,FOLDER] [page=docs/leaderboard.md]
-                                 [summary=docs/worlds.md] [workers=1]
+    llmscale worlds env=A,B [scale=quick] [KEY=VALUE ...]  (or: python -m experiments.worlds ...)
 
     env=A,B              environments; scale=paper alone: all, which takes hours
-    scale=paper          160 episodes of search each (64 where one takes seconds), and both pages' tables;
-                         quick: 6, nothing kept
-    search=missing       searches for whom the package has no settings yet (baselines/tuned); "all": for
-                         every policy again; "none": for none
-    episodes=N           that every policy is judged by: seeds 10000, 10001, ... (mixed-slo: of each test day;
-                         multi-region: those under which every weekday comes equally often)
-    learned=A,B          run folders of agents.train, judged on the same episodes in their environments
-    page=FILE            where the whole table goes, between the environment's two marks; "none": nowhere
-    summary=FILE         where a short one goes, likewise
+    scale=paper          160 episodes of search each (64 where one takes seconds), and both pages'
+                         tables; quick: 6, nothing kept
+    search=missing       searches for whom the package has no settings yet (baselines/tuned); "all":
+                         for every policy again; "none": for none
+    episodes=N           that every policy is judged by: seeds 10000, 10001, ... (mixed-slo: of each
+                         test day; multi-region: those under which weekdays come equally often)
+    learned=A,B          run folders of agents.train, judged on the same episodes where they belong
+    page=FILE            where the whole table goes, between the environment's two marks (docs/
+                         leaderboard.md); "none": nowhere
+    summary=FILE         where a short one goes, likewise (docs/worlds.md)
     workers=1            processes
 
-Every policy with parameters is searched over them, the fixed fleet among them, and so is one constant action
-of the environment. Beside them stand the policies at their published constants, the variants that the pages
-name, nobody (do-nothing) and chance, with and without action masks. Searches are for reward; "at 99 %" says
-that one was for the fewest GPU-hours with 99 % of every class on time. Episodes are kept in the user's cache
-(but for learned policies), so that a command that was interrupted goes on.
+Every policy with parameters is searched over them, the fixed fleet among them, and so is one
+constant action of the environment. Beside them stand the policies at their published constants,
+the variants that the pages name, nobody (do-nothing) and chance, with and without action masks.
+Searches are for reward; "at 99 %" says that one was for the fewest GPU-hours with 99 % of every
+class on time. Episodes are kept in the user's cache (but for learned policies), so that a command
+that was interrupted goes on.
 
-The tension of a world is what the best fixed fleet costs, in GPU-hours, over what the best rule does, both at
-99 % of every class; where nobody is searched for that, how much more reward the best rule has than the best
-that looks at nothing.
+The tension of a world is what the best fixed fleet costs, in GPU-hours, over what the best rule
+does, both at 99 % of every class; where nobody is searched for that, how much more reward the best
+rule has than the best that looks at nothing.
+
+Examples:
+    llmscale worlds env=burst-multicast scale=quick
+    llmscale worlds env=mixed-slo,placement scale=paper workers=2
+    llmscale worlds env=mixed-slo-hours search=none learned=runs/mine page=none summary=none
 """
 
 from __future__ import annotations
@@ -189,6 +194,8 @@ def _run(words: Sequence[str]) -> int:
         raise Slip(f"summary = {str(summary)!r}: must be another file than page")
     for each, env in product(filter(None, (page, summary)), names):
         marked(each.read_text(encoding="utf-8"), env, each)
+    from tqdm import tqdm
+
     launcher = launcher_of(options, workers=1)
     learned = _learned(options, names)
     for env in names:
@@ -205,7 +212,12 @@ def _run(words: Sequence[str]) -> int:
             name, kind, settings = player
             is_learned = player in learned[env]
             kept = None if is_learned else _kept(name, judged)
-            with closing(Episodes(kind, judged, kept, launcher)) as played:
+            shown = {"unit": "episode", "disable": None, "leave": False, "desc": name}
+            with (
+                closing(Episodes(kind, judged, kept, launcher)) as played,
+                tqdm(total=len(seeds), **shown) as bar,
+            ):
+                played.after_each = _each_one(bar)
                 rows.append(Row(name, played.outcomes(settings, seeds), is_learned))
             print(f"{env}: {name}: reward {rows[-1].mean('reward'):.2f}", flush=True)
         rows, given = distinct(rows), len(judged) * episodes
@@ -292,6 +304,11 @@ def _network(folder: str) -> Any:
 
 
 Found = dict[str, dict[str, Any]]
+
+
+def _each_one(bar: Any) -> Callable[[int], object]:
+    """Moves a bar of episodes, whatever their length."""
+    return lambda steps: bar.update()
 
 
 def _searched(

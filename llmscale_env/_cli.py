@@ -39,6 +39,7 @@ EXTRA_OF = {
     **dict.fromkeys(("ruptures", "statsmodels"), "forecast"),
     **dict.fromkeys(("markdown", "matplotlib"), "plots"),
     **dict.fromkeys(("highspy", "pulp"), "solver"),
+    **dict.fromkeys(("jinja2", "plotly", "prometheus_client", "requests"), "operator"),
     "optuna": "tune",
     "pettingzoo": "multiagent",
     "ray": "ray",

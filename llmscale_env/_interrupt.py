@@ -10,6 +10,8 @@ import contextlib
 import os
 import signal
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,26 @@ def _end(_signal: int, _frame: Any) -> None:
     with contextlib.suppress(OSError):
         os.write(2, f"{_NAME}: interrupted\n".encode())
     os._exit(130)
+
+
+@contextlib.contextmanager
+def in_one_line(name: str) -> Iterator[None]:
+    """While a command's module is imported, Ctrl-C ends the process in one line with this name.
+
+    Half an import can raise anything, so an exception would not do.
+    """
+    global _NAME
+    mine = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT)
+    if not mine or before not in (signal.default_int_handler, _end):
+        yield
+        return
+    _NAME = name
+    signal.signal(signal.SIGINT, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def listen() -> None:

@@ -1,25 +1,32 @@
 """The cards of GPUs and LLMs, what fits where, and how long an iteration takes there.
 
-python -m llmscale_env.cards llms | gpus | sources [format=text|markdown]
-python -m llmscale_env.cards fits [llm=A,B] [gpu=A,B] [memory_fraction=0.9]
-python -m llmscale_env.cards times [llm=A,B] [gpu=A,B] [tp=1,2,4,8] [batch=32] [context=1024]
-                             [prompt=1024] [memory_fraction=0.9] [data=FILE.json]
-python -m llmscale_env.cards starts [llm=A,B] [gpu=A,B] [tp=1,2] [source=ssd,host] [engine=vllm-0.26]
-                             [compile_cache=true] [eager=true] [network=MACHINE] [memory_fraction=0.9]
-python -m llmscale_env.cards measured | measured_starts
+    llmscale cards llms | gpus | sources | measured | measured_starts [format=text|markdown]
+    llmscale cards fits [llm=A,B] [gpu=A,B] [memory_fraction=0.9]
+    llmscale cards times [llm=A,B] [gpu=A,B] [tp=1,2,4,8] [batch=32] [context=1024] [prompt=1024]
+                         [memory_fraction=0.9] [data=FILE.json]
+    llmscale cards starts [llm=A,B] [gpu=A,B] [tp=1,2] [source=ssd,host] [engine=vllm-0.26]
+                          [compile_cache=true] [eager=true] [network=MACHINE] [memory_fraction=0.9]
+    (or: python -m llmscale_env.cards ...)
 
-`llms` and `gpus` are the cards themselves, `sources` says where their numbers are published. `fits`:
-degrees of tensor parallelism at which an instance fits, and the KV tokens of the least. `times`: decode of
-one request and of `batch`, each with `context` tokens, and prefill of one `prompt`; an instance that does
-not fit says why. Where times are a roofline's, nine tenths of the whole iterations that were measured
-elsewhere are inside the brackets. `measured`: every pair of which such iterations were measured, over the
-roofline of the same cards, and runs of mixtures of experts that others have published.
+`llms` and `gpus` are the cards themselves, `sources` says where their numbers are published.
+`fits`: degrees of tensor parallelism at which an instance fits, and the KV tokens of the least.
+`times`: decode of one request and of `batch`, each with `context` tokens, and prefill of one
+`prompt`; an instance that does not fit says why. Where times are a roofline's, nine tenths of the
+whole iterations that were measured elsewhere are inside the brackets. `measured`: every pair of
+which such iterations were measured, over the roofline of the same cards, and runs of mixtures of
+experts that others have published.
 
-`starts`: seconds from the start of an instance's process until it serves, by phase and by where its weights
-are, at the least degree that fits. `measured_starts`: starts that were timed, over the same composed.
+`starts`: seconds from the start of an instance's process until it serves, by phase and by where
+its weights are, at the least degree that fits. `measured_starts`: starts that were timed, over the
+same composed.
 
-`llm=` and `gpu=` are names, or files (a Hugging Face config.json, a card in YAML); all if left out. `data=`
-has times of your own, a file of `python -m llmscale_env.calibrate`.
+`llm=` and `gpu=` are names, or files (a Hugging Face config.json, a card in YAML); all if left
+out. `data=` has times of your own, a file of llmscale calibrate.
+
+Examples:
+    llmscale cards fits llm=llama-3.1-70b gpu=h100-80gb,a100-80gb
+    llmscale cards times llm=./config.json gpu=h100-80gb tp=1,2 batch=64
+    llmscale cards starts llm=llama-3.1-8b gpu=h100-80gb source=ssd
 """
 
 from __future__ import annotations

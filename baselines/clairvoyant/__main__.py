@@ -1,16 +1,21 @@
 """Print the least GPU time that could serve the episodes of a scenario, with the future known.
 
-    python -m baselines.clairvoyant env=mixed-slo-hours [KEY=VALUE ...]
+    llmscale clairvoyant env=NAME [KEY=VALUE ...]   (or: python -m baselines.clairvoyant ...)
 
     env=NAME|FILE.yaml      what is simulated; scenario.fleet.max_gpus=12 ... changes it
     seeds=3                 episodes, with the seeds SEED, SEED + 1, ...
     seed=0                  first seed
     attainment=0.99         share of the arrivals of every class that must be on time
     slot_s=10               length of a slot
-    policies=A,B,C          also run these reference policies on the same episodes, and show which share of
-                            their GPU time the bound is
+    policies=A,B,C          also run these reference policies on the same episodes, and show which
+                            share of their GPU time the bound is
 
-docs/clairvoyant.md has the proof. Exit codes: 0 done, 2 after a slip.
+Needs the extra "solver". docs/clairvoyant.md has the proof. Exit codes: 0 done, 2 after a slip.
+
+Examples:
+    llmscale clairvoyant env=mixed-slo-hours
+    llmscale clairvoyant env=mixed-slo-hours seeds=10 policies=chiron,hpa-tuned
+    llmscale clairvoyant env=mixed-slo-hours scenario.fleet.max_gpus=12 attainment=0.95
 """
 
 from __future__ import annotations
@@ -18,6 +23,8 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+
+from tqdm import tqdm
 
 from baselines.clairvoyant.bound import Bound, clairvoyant_bound
 from baselines.make import make_policy
@@ -59,16 +66,16 @@ def _show(words: Sequence[str]) -> int:
     heads = ["seed", "requests", "possible", "prefill GPU-s", "decode GPU-s", "loading GPU-s"]
     heads += ["bound GPU-s", "bound GPU-h"]
     title = f"{scenario.name}, {100 * attainment:g} % of every class on time, slots of {slot_s:g} s"
-    for seed in range(first, first + episodes):
+    for seed in tqdm(range(first, first + episodes), unit="episode", disable=None, leave=False):
         bound = clairvoyant_bound(scenario, seed, attainment, slot_s)
         if seed == first:  # whatever is refused is refused before the first word
-            print(*times_told(scenario), title, "  ".join(heads), sep="\n")
+            tqdm.write("\n".join([*times_told(scenario), title, "  ".join(heads)]))
         sizes = (bound.requests, bound.possible)
         parts = (bound.prefill_gpu_s, bound.decode_gpu_s, bound.loading_gpu_s, bound.gpu_s)
         cells = [f"{seed:4d}", *map(str, sizes), *(f"{part:.1f}" for part in parts)]
         cells.append(f"{bound.gpu_hours:.3f}")
         line = "  ".join(f"{c:>{len(head)}}" for c, head in zip(cells, heads, strict=True))
-        print(line + ("" if bound.status == "optimal" else f"  {bound.status}"), flush=True)
+        tqdm.write(line + ("" if bound.status == "optimal" else f"  {bound.status}"))
         for policy in policies:
             _compare(policy, scenario, seed, bound, attainment)
     return 0
@@ -86,7 +93,7 @@ def _compare(
     verdict = (
         f"bound is {100 * bound.gpu_s / gpu_s:.1f} % of it" if attained else "does not attain it"
     )
-    print(f"      {policy.name}: {gpu_s:.0f} GPU-s, {told}: {verdict}", flush=True)
+    tqdm.write(f"      {policy.name}: {gpu_s:.0f} GPU-s, {told}: {verdict}")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -95,6 +95,7 @@ class Episodes:
     Attributes:
         simulated, replayed: control intervals (environment steps) that were simulated, and that came from the
             file. Their sum is what the search has spent.
+        after_each: called with the control intervals of a seed when it is known (a progress bar).
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Episodes:
         self.scenarios = tuple(scenarios)
         self.path = path
         self.simulated = self.replayed = 0
+        self.after_each: Callable[[int], object] = lambda steps: None
         self._simulations: list[ClusterSimulation] | None = None
         self._kept: dict[tuple[str, int], tuple[Outcome, ...]] = {}
         self._used: dict[tuple[str, int], tuple[Outcome, ...]] = {}
@@ -164,6 +166,7 @@ class Episodes:
             found[key][k] = outcome
             if len(found[key]) == len(self.scenarios):
                 self._ahead[key] = tuple(found[key][k] for k in range(len(self.scenarios)))
+                self.after_each(self.steps_per_seed)
                 self._write(key, self._ahead[key])
 
     def close(self) -> None:
@@ -178,6 +181,7 @@ class Episodes:
             return self._used[key]
         if key in self._kept:
             self.replayed += self.steps_per_seed
+            self.after_each(self.steps_per_seed)
             self._used[key] = self._kept[key]
             return self._used[key]
         if key in self._ahead:  # simulated by this search, a moment ago
@@ -191,6 +195,7 @@ class Episodes:
             _played(policy, simulation, seed) for simulation in self._simulations
         )
         self.simulated += self.steps_per_seed
+        self.after_each(self.steps_per_seed)
         self._write(key, self._used[key])
         return self._used[key]
 

@@ -1,24 +1,27 @@
 """Fit iteration-time models to measurements, report how good they are, draw them.
 
-    python -m llmscale_env.calibrate report [format=text|markdown] [data=FILE.json]
-    python -m llmscale_env.calibrate data=DIRECTORY [out=FILE.json] [plots=DIRECTORY]
-    python -m llmscale_env.calibrate csv=FILE.csv llm=NAME gpu=NAME tp=N [out=FILE.json]
-                                     [plots=DIRECTORY]
-    python -m llmscale_env.calibrate observed=RUN llm=NAME gpu=NAME tp=N [out=FILE.json]
-                                     [plots=DIRECTORY] [max_num_batched_tokens=N]
-                                     [max_num_seqs=N] [kv_tokens=N] [async_scheduling=true|false]
-                                     [split=blocks|later]
-                                     [search=global|local] [warm_up=1] [seed=0]
-                                     [runs=NAME,NAME] [also=LLM,LLM:TP] [data=FILE.json]
+    llmscale calibrate report [format=text|markdown] [data=FILE.json]
+    llmscale calibrate data=DIRECTORY [out=FILE.json] [plots=DIRECTORY]
+    llmscale calibrate csv=FILE.csv llm=NAME gpu=NAME tp=N [out=FILE.json] [plots=DIRECTORY]
+    llmscale calibrate observed=RUN llm=NAME gpu=NAME tp=N [out=FILE.json] [plots=DIRECTORY]
+                       [max_num_batched_tokens=N] [max_num_seqs=N] [kv_tokens=N]
+                       [async_scheduling=true|false] [split=blocks|later] [search=global|local]
+                       [warm_up=1] [seed=0] [runs=NAME,NAME] [also=LLM,LLM:TP] [data=FILE.json]
+    (or: python -m llmscale_env.calibrate ...)
 
 The first prints the fit report of the data file that ships with the package (or of another one).
 The second fits the public data sets again and writes such a file. The third fits your own
 measurements of iterations. The fourth fits what a client saw: the result of `vllm bench serve` or
 of GuideLLM, OpenTelemetry spans or a plain CSV; with `data=` it fits nothing and scores that file
-against the run. Files of the last two are used with `iteration_time_model(..., data="FILE.json")`
-and in a scenario as `iteration_times: FILE.json`.
-docs/calibration.md says what the columns of a CSV are and where the public data come from,
-docs/calibrate.md how latencies of a client are fitted.
+against the run. Files of the last two are used with `iteration_times=FILE.json` of other commands,
+with `iteration_time_model(..., data="FILE.json")`, and in a scenario as `iteration_times:
+FILE.json`. docs/calibration.md says what the columns of a CSV are and where the public data come
+from, docs/calibrate.md how latencies of a client are fitted.
+
+Examples:
+    llmscale calibrate observed=run.json llm=llama-3.1-8b gpu=h100-80gb tp=1 out=my_gpu.json
+    llmscale calibrate observed=other.json llm=llama-3.1-8b gpu=h100-80gb tp=1 data=my_gpu.json
+    llmscale calibrate csv=iterations.csv llm=mistral-7b gpu=a10 tp=1 out=my_gpu.json plots=pictures
 """
 
 from __future__ import annotations
@@ -142,13 +145,16 @@ def _report(options: dict[str, str]) -> None:
 
 
 def _fit_public(options: dict[str, str]) -> None:
-    from llmscale_env.cluster.fitting import fit_all
+    from tqdm import tqdm
+
+    from llmscale_env.cluster.fitting import fit, siblings_of
     from llmscale_env.cluster.readers import read_calibration_dir
     from llmscale_env.cluster.roofline_fit import fit_roofline
 
     directory = Path(options["data"])
     sets = read_calibration_dir(directory)
-    models = fit_all(sets)
+    shown = tqdm(sets, unit="set", disable=None, leave=False)
+    models = tuple(fit(data, siblings_of(data, sets)) for data in shown)
     roofline = fit_roofline(read_calibration_dir(directory, measured_attention=False))
     print(report(models, roofline))
     _finish(models, sets, options, roofline)
@@ -270,7 +276,18 @@ def _fit_client(
     llm, gpu, tp = cards
     split, search, seed = how
     start = iteration_time_model(llm, gpu, tp, "roofline")
-    fit = calibrate(observed, start, server, split=split, search=search, seed=seed, say=complain)
+    from tqdm import tqdm
+
+    how_far: dict[str, Any] = {"unit": " replays", "disable": None, "leave": False}
+    with tqdm(**how_far) as bar:
+        fit = calibrate(
+            *(observed, start, server),
+            split=split,
+            search=search,
+            seed=seed,
+            say=complain,
+            after_each=bar.update,
+        )
     print("\n".join([*head, *fit_lines(fit)]))
     source = f"cards, at the shares fitted to {llm.name} tp {tp} ({observed.name})"
     predicted = [

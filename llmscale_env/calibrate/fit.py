@@ -302,6 +302,7 @@ def calibrate(
     search: str = "global",
     seed: int = 0,
     say: Callable[[str], None] | None = None,
+    after_each: Callable[[], object] = lambda: None,
 ) -> Calibration:
     """Fit iteration times and front end to one half of the requests, and score them on the other.
 
@@ -317,13 +318,14 @@ def calibrate(
         search: "local" leaves differential evolution out.
         seed: of differential evolution.
         say: told how far it is.
+        after_each: called after each replay (a progress bar).
 
     Raises:
         ObservedError: too few requests, or one that does not fit the server.
     """
     replay = Replay(observed, server)
     fitted, held_out = halves(observed, split)
-    problem = Problem(observed, replay, start, fitted)
+    problem = Problem(observed, replay, start, fitted, after_each)
     x = _search(problem, search, seed, say or (lambda line: None))
     at = problem.parameters(x)
     model = scaled(start, at)
@@ -370,7 +372,9 @@ class Problem:
         replay: Replay,
         start: IterationTimeModel,
         fitted: NDArray[np.bool_],
+        after_each: Callable[[], object] = lambda: None,
     ) -> None:
+        self._after_each = after_each
         self._replay, self._start = replay, start
         self._seen = []
         for metric, name in METRICS.items():
@@ -389,6 +393,7 @@ class Problem:
         self.replays += 1
         at = self.parameters(x)
         made = self._replay.run(scaled(self._start, at), at.front_end)
+        self._after_each()
         parts = [
             weight * (np.log(getattr(made, name)[which]) - seen)
             for name, which, seen, weight in self._seen
