@@ -37,9 +37,6 @@ SHOWN = {
 }
 """Pages outside of `docs/` that the site has, and where."""
 
-COMING = ("advise.md", "serve.md")
-"""Pages that the nav has a place for already; while they are not there, it goes without them."""
-
 LINKED = {**SHOWN, "README.md": "index.md"}
 
 FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$", re.DOTALL | re.MULTILINE)
@@ -172,7 +169,7 @@ def expanded(nav: list[Any]) -> list[Any]:
                 _pages_of(value.rstrip("/")), key=lambda name: (name != "index.md", name)
             )
             found.append({title: [f"{value}{name}" for name in names]})
-        elif value not in COMING or (ROOT / "docs" / value).is_file():
+        else:
             found.append(entry)
     return found
 
