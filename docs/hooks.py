@@ -185,6 +185,8 @@ def _pages_of(folder: str) -> list[str]:
 
 # ---- commands ----
 
+_SHOWS_ITS_OWN = re.compile(r"\brun_command\(\s*(\*\()?[^,()]+,\s*__doc__")
+
 
 def commands() -> dict[str, Path]:
     """Modules that `python -m` runs, and the files whose docstrings are their manuals."""
@@ -193,8 +195,12 @@ def commands() -> dict[str, Path]:
         text = path.read_text("utf-8")
         if 'if __name__ == "__main__":' in text:
             module = path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
-            manual = path if "run_command(" in text else path.with_name("__init__.py")
-            found[module.removesuffix(".__main__")] = manual
+            places = (path, path.with_name("__init__.py"), path.with_name("command.py"))
+            shows = [
+                p for p in places if p.is_file() and _SHOWS_ITS_OWN.search(p.read_text("utf-8"))
+            ]
+            if shows:  # that of `llmscale` itself lists the others
+                found[module.removesuffix(".__main__")] = shows[0]
     return found
 
 
