@@ -22,7 +22,8 @@ class NativeVecEnv(VecEnv):
     The info of an ended episode holds its own info, `terminal_observation`, `TimeLimit.truncated`, and
     `episode` with what stable-baselines3 averages: `r` (unscaled return), `l` (steps), `t` (0: no
     clock enters here). Infos of running episodes are empty unless asked for, since a dictionary per
-    episode and step would cost more than the step; all are in `native_infos` as they came.
+    episode and step would cost more than the step. All are in `native_infos` as they came, but that
+    `metrics` of an ended episode are its last ones, not those of the next.
 
     Args:
         env: the environment; its metadata must say `autoreset_mode` SAME_STEP.
@@ -81,10 +82,10 @@ class NativeVecEnv(VecEnv):
     def step_wait(self) -> VecEnvStepReturn:
         obs, rewards, terminated, truncated, native = self.env.step(self._actions)
         rewards = np.asarray(rewards, np.float64)
-        self.native_infos, self.native_rewards = native, rewards
+        dones = np.logical_or(terminated, truncated)
+        self.native_infos, self.native_rewards = _of_the_step(native, dones), rewards
         self._returns += rewards
         self._lengths += 1
-        dones = np.logical_or(terminated, truncated)
         infos: list[dict[str, Any]] = [
             info_of(native, i) if self.all_infos else {} for i in range(self.num_envs)
         ]
@@ -155,6 +156,15 @@ class NativeVecEnv(VecEnv):
     def env_is_wrapped(self, wrapper_class: type, indices: VecEnvIndices = None) -> list[bool]:
         """No episode is wrapped by itself."""
         return [False for _ in self._get_indices(indices)]
+
+
+def _of_the_step(infos: Mapping[str, Any], dones: NDArray[np.bool_]) -> Mapping[str, Any]:
+    """Infos with the metrics that the step has led to, also where another episode has begun since."""
+    final = infos.get("final_info", {}).get("metrics")
+    if final is None or "metrics" not in infos:
+        return infos
+    metrics = {k: np.where(dones, final[k], v) for k, v in infos["metrics"].items()}
+    return {**infos, "metrics": metrics}
 
 
 def info_of(infos: Mapping[str, Any], i: int) -> dict[str, Any]:

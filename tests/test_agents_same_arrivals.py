@@ -33,7 +33,7 @@ def test_neighbours_get_the_same_requests_in_every_episode():
     came = []
     for step in range(18):
         _, _, _, dones, infos = env.step(moving if step % 2 else still)
-        came.append(infos["metrics"]["interactive/arrived"])
+        came.append(infos.get("final_info", infos)["metrics"]["interactive/arrived"])
         assert dones.all() == (step % 6 == 5)
     env.close()
     came = np.array(came)
