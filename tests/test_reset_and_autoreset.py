@@ -185,6 +185,8 @@ def test_what_is_drawn_follows_the_seed_and_stays_in_its_range():
     counts = [arrived(env, options, seed) for seed in range(6)]
     assert counts == [arrived(env, options, seed) for seed in range(6)]
     assert max(counts) > 1.5 * min(counts)
+    numpy = {"randomise": {"rate_scale": (np.float32(0.5), np.float32(2.0))}}
+    assert [arrived(env, numpy, seed) for seed in range(6)] == counts
     words = {"randomise": {"workload.rate_scale": [0.5, 1.0, 4.0]}}
     assert len({arrived(env, words, seed) for seed in range(6)}) > 2
 
@@ -204,6 +206,18 @@ def test_options_hold_in_the_vectorised_form_until_the_next_reset():
     env.close()
 
 
+def test_what_is_over_cannot_be_played_again():
+    env = vector(2, autoreset_mode="NextStep")
+    env.reset(seed=0)
+    still = np.zeros((2, len(env.single_action_space.nvec)), int)
+    while not env.step(still)[3].any():
+        env.so_far()
+    with pytest.raises(ValueError, match=r"episodes \[0, 1\] are over"):
+        env.so_far()
+    env.step(still)
+    assert len(env.so_far()) == 2
+
+
 def test_an_episode_with_options_is_played_again():
     env = vector(2)
     env.reset(seed=0, options={"rate_scale": 3.0})
@@ -211,6 +225,12 @@ def test_an_episode_with_options_is_played_again():
         seen = env.step(np.zeros((2, len(env.single_action_space.nvec)), int))[0]
     other = vector(2)
     assert np.array_equal(other.replay(env.so_far()), seen)
+    # The next episode has the same options, too.
+    still = np.zeros((2, len(env.single_action_space.nvec)), int)
+    for _ in range(6):
+        mine, its = env.step(still), other.step(still)
+        assert np.array_equal(mine[0], its[0])
+        assert np.array_equal(mine[1], its[1])
 
 
 @pytest.mark.parametrize(
@@ -231,6 +251,8 @@ def test_an_episode_with_options_is_played_again():
         ({"randomise": {"rate_scale": "many"}}, "must be .low, high. or a list of choices"),
         ({"randomise": 3}, "must be a mapping of fields to ranges"),
         ({"randomise": {"rate_scale": [-1.0, 1.0]}}, "must be a positive number"),
+        ({"randomise": {"rate_scale": [1.0, -3.0, 2.0]}}, "must be a positive number"),
+        ({"randomise": {"workload.rate_scale": [1.0, -3.0, 2.0]}}, "options: "),
         (5, "options = 5: must be a mapping"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import gymnasium as gym
@@ -275,3 +277,25 @@ def test_frames_are_quick_and_go_on_after_a_copy():
     assert np.array_equal(slow.fork().render(), at_once)
     quick.reset(seed=2)
     assert not np.array_equal(quick.render(), bit_by_bit)
+
+
+def test_a_copy_of_an_environment_draws_for_itself():
+    env = single(render_mode="rgb_array")
+    env.reset(seed=2)
+    still = np.zeros(len(env.action_space.nvec), int)
+    env.step(still)
+    seen = env.render()
+    for copied in (pickle.loads(pickle.dumps(env)), copy.deepcopy(env)):
+        assert np.array_equal(copied.render(), seen)
+        copied.step(still)
+        assert copied.render().shape == seen.shape
+
+
+def test_a_state_saved_without_pictures_goes_on_with_them():
+    plain, drawn = single(), single(render_mode="rgb_array")
+    plain.reset(seed=2)
+    still = np.zeros(len(plain.action_space.nvec), int)
+    plain.step(still), plain.step(still)
+    drawn.restore_state(plain.save_state())
+    drawn.step(still)
+    assert drawn.render().std() > 0

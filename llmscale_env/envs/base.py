@@ -289,6 +289,10 @@ class ServingEnv(Settings, gym.Env):
         self._history = History()
         self._drawer: FrameDrawer | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A canvas draws for the process that has made it.
+        return {**self.__dict__, "_drawer": None}
+
     # ---- Gymnasium ----
 
     @while_open

@@ -18,17 +18,26 @@ if TYPE_CHECKING:
 
 @dataclass
 class History:
-    """What the pictures are drawn from: one row per control interval."""
+    """What the pictures are drawn from: one row per control interval.
+
+    Attributes:
+        rows: by name; without the intervals before a state that was saved without a history.
+        last: number of the last interval that has a row.
+    """
 
     rows: dict[str, list[float]] = field(default_factory=dict)
+    last: int = -1
 
     def add(self, scenario: Scenario, core: ServingCore) -> None:
         """Note the control interval that has just ended; nothing between the ends of intervals."""
         number = int(core.sim.interval[0]) - 1
-        if number < len(self.rows.get("time_s", [])):
+        if number <= self.last:
             return
         time_s = float(core.snapshot().time_s[0])
-        length_s = time_s - self.rows["time_s"][-1] if number else time_s
+        before_s = min(number * scenario.control_interval_s, time_s)
+        if self.rows and self.last == number - 1:
+            before_s = self.rows["time_s"][-1]
+        length_s, self.last = time_s - before_s, number
         self._put("time_s", time_s)
         for name, value in core.metrics().items():
             self._put(name, float(value[0]))
@@ -40,7 +49,7 @@ class History:
         self.rows.setdefault(name, []).append(value)
 
     def copy(self) -> History:
-        return History({name: list(values) for name, values in self.rows.items()})
+        return History({name: list(values) for name, values in self.rows.items()}, self.last)
 
 
 def text_frame(scenario: Scenario, core: ServingCore) -> str:
@@ -87,7 +96,8 @@ class FrameDrawer:
     """Frames of an episode: arrivals, queues, instances per pool, SLO attainment over time.
 
     What is there stays on the canvas, so a frame draws only the intervals that are new. Where one of them
-    passes a panel's range the range doubles, and all is drawn again.
+    passes a panel's range the range doubles, and all is drawn again. Where lines join, some pixels depend on
+    how often it was drawn.
 
     Args:
         scenario: what is simulated.

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -35,12 +36,16 @@ class ResetOptions:
         scenario: of the environment.
         options: by name; without `reset_mask`.
 
+    Attributes:
+        given: the options, as they came.
+
     Raises:
         ValueError: an unknown option, or a value that does not fit.
     """
 
     def __init__(self, scenario: Scenario, options: Mapping[str, Any] | None) -> None:
         self._scenario = scenario
+        self.given = dict(options or {})
         self._fixed: Changes = {}
         self._ranges: dict[str, Any] = {}
         for name, value in (options or {}).items():
@@ -54,8 +59,11 @@ class ResetOptions:
                 self._fixed[name] = value
             else:
                 raise ValueError(f"options[{name!r}]: unknown; there are {list(NAMES)}")
-        for end in (0, -1):
-            self._check({field: choices[end] for field, choices in self._ranges.items()})
+        firsts = {field: choices[0] for field, choices in self._ranges.items()}
+        self._check(firsts)
+        for field, choices in self._ranges.items():
+            for value in choices[1:]:
+                self._check({**firsts, field: value})
 
     def draw(self, rng: np.random.Generator) -> Changes:
         """Changes of one episode; the generator is asked only where something is drawn."""
@@ -83,9 +91,7 @@ class ResetOptions:
             raise ValueError(f"options: {error}") from None
 
     def _scaled(self, name: str, value: Any) -> float:
-        if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.number)):
-            raise ValueError(f"options[{name!r}] = {value!r}: must be a positive number")
-        if not (math.isfinite(value) and value > 0):
+        if not (_is_number(value) and math.isfinite(value) and value > 0):
             raise ValueError(f"options[{name!r}] = {value!r}: must be a positive number")
         return float(value) * self._scenario.workload.rate_scale
 
@@ -104,6 +110,10 @@ def changed(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
     return load_scenario(scenario, **changes) if changes else scenario
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (Real, np.number)) and not isinstance(value, (bool, np.bool_))
+
+
 def _ranges(value: Any) -> dict[str, tuple[float, float] | list[Any]]:
     """Of each field what is drawn from."""
     if not isinstance(value, Mapping):
@@ -115,10 +125,7 @@ def _ranges(value: Any) -> dict[str, tuple[float, float] | list[Any]]:
             raise ValueError(f"{where}: must be rate_scale or a field of the workload")
         if isinstance(given, (str, bytes)) or not isinstance(given, Sequence) or not given:
             raise ValueError(f"{where} = {given!r}: must be (low, high) or a list of choices")
-        is_range = len(given) == 2 and all(
-            isinstance(x, (int, float)) and not isinstance(x, bool) for x in given
-        )
-        if is_range:
+        if len(given) == 2 and all(_is_number(x) for x in given):
             low, high = map(float, given)
             if not (math.isfinite(low) and math.isfinite(high) and low <= high):
                 raise ValueError(f"{where} = {given!r}: must be two numbers, the lower one first")

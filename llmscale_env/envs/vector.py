@@ -290,12 +290,18 @@ class ServingVectorEnv(Settings, VectorEnv):
     def so_far(self) -> list[dict[str, Any]]:
         """What plays the episodes under way again: of each `seed`, `generator` and (k, parts) `actions`.
 
-        Numbers and text alone, so it can be stored as such.
+        Numbers and text alone, so it can be stored as such, if the `options` of `reset` are.
 
         Raises:
-            ValueError: `core.restore` has put an episode somewhere since it began.
+            ValueError: `core.restore` has put an episode somewhere since it began, or one is over and the
+                next has not begun.
         """
-        return [self.core.so_far(e) for e in range(self.num_envs)]
+        over = np.flatnonzero(self._due | ~self._started).tolist()
+        if over:
+            raise ValueError(f"episodes {over} are over: nothing is under way there")
+        return [
+            {**self.core.so_far(e), "options": self._options[e].given} for e in range(self.num_envs)
+        ]
 
     @while_open
     def replay(self, episodes: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
@@ -308,6 +314,7 @@ class ServingVectorEnv(Settings, VectorEnv):
         """
         self._started[:] = False  # until all are there
         self.core.replay(episodes)
+        self._options = [ResetOptions(self.scenario, each.get("options")) for each in episodes]
         self._elapsed[:] = [len(episode["actions"]) for episode in episodes]
         self._due[:] = False
         self._started[:] = self._begun = True
