@@ -210,7 +210,10 @@ def parse_options(
             plain = key.lstrip("-")
             if plain != key and plain in allowed:
                 raise Slip(f"{where}unknown argument {word!r}; write {plain}=VALUE")
-            takes = [f"{option}=..." for option in allowed]
+            near = difflib.get_close_matches(plain, list(allowed), n=1)
+            if near and equals:
+                raise Slip(f"{where}unknown argument {word!r} (did you mean {near[0]}=?)")
+            takes = ", ".join(f"{option}=" for option in allowed)
             raise Slip(f"{where}unknown argument {word!r}; it takes {takes}")
         if not value:
             raise Slip(f"{where}{key}= lacks a value")
