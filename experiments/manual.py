@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 import llmscale_env
 from agents.configuration.config import environment_names
 from agents.pretrained import shipped
+from experiments.film import BEST
 from experiments.manual_forms import forms
 from experiments.manual_tables import choices, entries
 from llmscale_env import EnvironmentEntry
@@ -145,7 +146,7 @@ def page(entry: EnvironmentEntry) -> str:
 ![An episode under random actions]({picture.as_posix()})
 
 The end of {drawn} under random possible actions (`render_mode="rgb_array"`, seed {PICTURE_SEED}).
-{brief.rstrip()}
+{_film(entry)}{brief.rstrip()}
 
 | | |
 |---|---|
@@ -159,6 +160,17 @@ The end of {drawn} under random possible actions (`render_mode="rgb_array"`, see
 | source | `{module.replace(".", "/")}.py` |
 {heading}{sections.rstrip()}
 """
+
+
+def _film(entry: EnvironmentEntry) -> str:
+    """The best policy at work, where there is a film of it."""
+    if entry.short_name not in BEST:
+        return ""
+    name = entry.short_name
+    return (
+        f"\n![The best policy at work](../images/film_{name}.gif)\n\n"
+        f"`{BEST[name]}`, the best policy known: `python -m experiments.film env={name}`.\n"
+    )
 
 
 def _shared(text: str, entry: EnvironmentEntry) -> str:
