@@ -69,7 +69,6 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Fill in tables that are read from the source, and turn links."""
     place = page.file.src_uri
     markdown = re.sub(r"<!-- fields: (.*?) -->", lambda m: fields(m[1].split()), markdown)
-    markdown = markdown.replace("<!-- notebooks -->", _list_of_notebooks())
     if place.startswith("commands/"):
         return markdown
     source = {page: source for source, page in SHOWN.items()}.get(place, f"docs/{place}")
@@ -284,15 +283,6 @@ def _output(output: dict[str, Any], picture: str) -> str | bytes:
     said = output.get("text") or data.get("text/plain") or output.get("traceback", "")
     plain = re.sub(r"\x1b\[[0-9;]*m", "", "".join(said)).rstrip()
     return f"````{{ .text .output }}\n{plain}\n````" if plain else ""
-
-
-def _list_of_notebooks() -> str:
-    rows = []
-    for path in notebooks():
-        page = str(notebook_page(path)[f"tutorials/{path.stem}.md"])
-        heads = re.findall(r"^# (.+)$", page, re.MULTILINE)
-        rows.append(f"- [{heads[0] if heads else path.stem}]({path.name})")
-    return "\n".join(rows) or "There are none yet; the [guide](../guide.md) has examples that run."
 
 
 # ---- fields of scenarios ----
