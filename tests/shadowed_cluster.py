@@ -308,11 +308,13 @@ class Replay:
         sim: one episode, started.
         pods: where it is shown.
         kv_capacity: tokens of an instance.
+        failed: instances that did not drain before they went.
     """
 
     sim: ClusterSimulation
     pods: PodServer
     kv_capacity: int
+    failed: set[int] = field(default_factory=set)
     _lives: dict[int, tuple[str, int, int]] = field(default_factory=dict, init=False)
     _ended: dict[int, int] = field(default_factory=dict, init=False)
     _served: set[int] = field(default_factory=set, init=False)
@@ -340,7 +342,11 @@ class Replay:
         for slot, state in enumerate(rows["state"].tolist()):
             failed = state not in SERVES and slot in self._served  # it begins anew as another pod
             if slot in self._lives and (failed or state == int(InstanceState.OFF)):
-                del self._lives[slot]
+                name = self._lives.pop(slot)[0]
+                if slot in self.failed:
+                    self.failed.discard(slot)
+                else:  # it has drained since the last step
+                    self.pods.draining.add(name)
                 self._ended[slot] = self._ended.get(slot, 0) + 1
             self._served.discard(slot)
             if state == int(InstanceState.OFF):

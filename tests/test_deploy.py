@@ -112,7 +112,8 @@ def made(policy: str, settings: dict[str, Any] | None = None, **question: Any) -
 def manifests(answer: Answer, folder: Path, **where: str) -> dict[str, Any]:
     """What is written for the winner, by file."""
     paths = write_manifests(answer, answer.of(answer.winner), folder, **where)
-    assert sorted(path.name for path in folder.iterdir()) == sorted(p.name for p in paths)
+    written = sorted(path.name for path in folder.iterdir() if path.is_file())
+    assert written == sorted(path.name for path in paths)
     return {path.name: yaml.safe_load(path.read_text()) for path in paths}
 
 
@@ -240,6 +241,19 @@ def test_what_a_manifest_cannot_say_is_told(tmp_path: Path):
     assert "thousandths" not in (plain / "hpa.yaml").read_text()
 
 
+@pytest.mark.parametrize("end", ["\n", "\r", "\x85", "\u2028", "\u2029", "\x0b", "\x00", "\x1b"])
+@pytest.mark.parametrize("field", ["llm", "gpu"])
+@pytest.mark.parametrize("policy", ["hpa", "keda", "static", "twin"])
+def test_nothing_ends_a_comment(policy: str, field: str, end: str, tmp_path: Path):
+    plain = manifests(made(policy), tmp_path / "plain")
+    name = f"x{end}spec:{end}  replicas: 666{end}#"
+    for file, found in manifests(made(policy, **{field: name}), tmp_path).items():
+        if file == "serve.yaml":
+            assert found.pop(field) == name
+            del plain[file][field]
+        assert found == plain[file]
+
+
 def test_the_adapter_exposes_every_metric_of_the_hpa(tmp_path: Path):
     settings = {"concurrency_target": 20.0}
     files = manifests(made("hpa", settings), tmp_path, deployment="chat")
@@ -307,9 +321,14 @@ def test_the_schema_of_keda_refuses_what_it_does_not_know(tmp_path: Path):
 
 
 def test_a_fixed_fleet_is_a_number_of_replicas(tmp_path: Path):
-    files = manifests(made("static", tp=3), tmp_path, deployment="chat")
+    answer = made("static", {"each": 7, "batch_limit": 96}, tp=3)
+    files = manifests(answer, tmp_path, deployment="chat")
     assert list(files) == ["scale.yaml"]
-    assert files["scale.yaml"]["spec"] == {"replicas": 3}  # 9 GPUs
+    assert files["scale.yaml"]["spec"] == {"replicas": 7}  # whatever it held at the peak
+    named = made("static", {"each": 7, "instances": {"serving": 5}})
+    assert manifests(named, tmp_path)["scale.yaml"]["spec"] == {"replicas": 5}
+    unnamed = manifests(made("static", {}, tp=3), tmp_path)
+    assert unnamed["scale.yaml"]["spec"] == {"replicas": 3}  # 9 GPUs
     for version in KUBERNETES:
         kubernetes_validate.validate(files["scale.yaml"], version, strict=True)
 
@@ -349,6 +368,11 @@ def test_a_policy_of_no_registry_has_a_runner_as_well(tmp_path: Path):
         ({"prometheus": "http://"}, "must be an address"),
         ({"prometheus": "http://a:99999"}, "must be an address"),
         ({"prometheus": "http://a b"}, "must be an address"),
+        ({"prometheus": 'http://a/x"y'}, "must be an address"),
+        ({"prometheus": "http://a/x'y"}, "must be an address"),
+        ({"prometheus": "http://a\x00"}, "must be an address"),
+        ({"prometheus": "http://a:9\u2028x"}, "must be an address"),
+        ({"prometheus": "http://user:pw@a:9090"}, "must be an address"),
     ],
 )
 def test_names_that_a_cluster_refuses_are_refused(

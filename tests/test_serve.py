@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import math
 import re
 import threading
 import time
@@ -19,17 +21,9 @@ from baselines import make_policy
 from baselines.practice.seen import kv_capacity
 from experiments.desk.advising.case import POOL
 from experiments.desk.serve import command
-from experiments.desk.serve.metrics import (
-    FIRST_S,
-    LONGEST_S,
-    MISSING_S,
-    Prometheus,
-    PrometheusError,
-    Reader,
-    Series,
-    label_matchers,
-)
-from experiments.desk.serve.scale import KubernetesError, Limits, ScaleApi, Writer
+from experiments.desk.serve.metrics import FIRST_S, LONGEST_S, Reader
+from experiments.desk.serve.ordered import FORMER_S, Found, Ordered
+from experiments.desk.serve.scale import KubernetesError, Limits, Scale, ScaleApi, Writer
 from experiments.desk.serve.seen import (
     Cluster,
     NotSeen,
@@ -46,6 +40,13 @@ from llmscale_env._cli import Slip
 from llmscale_env.control.command import Command
 from llmscale_env.control.reward import draw_requests
 from llmscale_env.control.simulation import ClusterSimulation
+from llmscale_env.workload.served.client import (
+    Prometheus,
+    PrometheusError,
+    Series,
+    is_address,
+    label_matchers,
+)
 from tests.shadowed_cluster import free_port
 
 EVERY_S = 30.0
@@ -201,6 +202,11 @@ def test_there_is_one_pool(views):
 class Store:
     """Samples in memory, asked as the reader asks Prometheus."""
 
+    ahead = 0.0
+
+    def ahead_s(self) -> float:
+        return self.ahead
+
     def __init__(self) -> None:
         self.samples: dict[tuple[tuple[str, str], ...], list[tuple[float, float]]] = {}
         self.ended: dict[tuple[tuple[str, str], ...], float] = {}
@@ -223,12 +229,16 @@ class Store:
         found = re.fullmatch(r"(\w*)(?:\{(.*)\})?(?:\[(\d+)s\])?", text)
         assert found, text
         name, inner, back = found.groups()
-        matchers = dict(re.findall(r'(\w+)=~?"([^"]*)"', inner or ""))
-        names = matchers.pop("__name__", name).split("|")
+        matchers = re.findall(r'(\w+)(=~?)"([^"]*)"', inner or "")
+        if name:
+            matchers.append(("__name__", "=", name))
         rows = []
         for key, samples in self.samples.items():
             labels = dict(key)
-            if labels["__name__"] not in names or not matchers.items() <= labels.items():
+            if not all(
+                re.fullmatch(value if op == "=~" else re.escape(value), labels.get(label, ""))
+                for label, op, value in matchers
+            ):
                 continue
             if back:
                 kept = [s for s in samples if at_s - int(back) < s[0] <= at_s]
@@ -359,12 +369,13 @@ def test_a_missed_scrape_changes_nothing_and_several_do():
     several = reader.look(2, T + 71)
     assert (int(several.seen.running.sum()), several.missing) == (4, ("a",))
     assert (several.seen.have, several.seen.on_the_way) == (3, 1)
-    for late in range(80, int(MISSING_S) + 140, 10):
+    for late in range(80, 1000, 10):
         store.scrape(T + late, "a", up=False)
         store.scrape(T + late, "b", running=2)
-    much_later = reader.look(12, T + MISSING_S + 131)
-    assert "a" not in much_later.missing
-    assert much_later.seen.on_the_way >= 1
+        store.scrape(T + late, "c", running=2)
+    much_later = reader.look(32, T + 991)  # it is not taken for one that loads
+    assert much_later.missing == ("a",)
+    assert (much_later.ordered, much_later.expected, much_later.seen.on_the_way) == (3, 3, 1)
 
 
 def test_a_pod_that_is_gone_leaves_its_slot():
@@ -374,7 +385,8 @@ def test_a_pod_that_is_gone_leaves_its_slot():
     store.end(T + 35, pod="a")
     store.scrape(T + 60, "b", running=2, tokens=9)
     reading = reader.look(1, T + 61)
-    assert (reading.seen.have, reading.missing, reading.pods) == (1, (), ("b",))
+    assert (reading.seen.have, reading.ordered, reading.pods) == (1, 2, ("b",))
+    assert reading.missing == ("a",)  # so far: nobody ordered fewer
     assert reading.seen.running.tolist() == [0, 2, 0, 0]
     assert reading.seen.window["tokens"] == 4
     store.scrape(T + 90, "b", running=2)
@@ -492,18 +504,80 @@ def http_server(answer: Callable[[Any], tuple[int, bytes]]) -> Iterator[str]:
     [
         (400, b'{"status":"error","error":"parse error"}', "HTTP 400: parse error"),
         (502, b"<html>bad gateway</html>", "HTTP 502"),
-        (200, b"<html>login</html>", "none of Prometheus'"),
-        (200, b'{"status":"success","data":{"result":[{"metric":{}}]}}', "none of Prometheus'"),
-        (200, b"[]", "none of Prometheus'"),
+        (400, b"[" * 100_000, "HTTP 400: no reason given"),
+        (200, b"<html>login</html>", "not JSON"),
+        (200, b"[" * 200_000, "not JSON"),
+        (200, b'{"status":"success","data":{"result":[{"metric":{}}]}}', "not an answer"),
+        (200, b'{"status":"success","data":{"result":5}}', "not an answer"),
+        (200, b"[]", "not an answer"),
+        (200, b'{"status":"error","error":"too\\nmuch"}', "too much"),
+        (200, b'{"status":"error","data":{"result":[]}}', "refused"),
+        (
+            200,
+            b'{"status":"success","warnings":["a store is away"],"data":{"result":[]}}',
+            "a store is away",
+        ),
+        *(
+            (
+                200,
+                b'{"status":"success","data":{"result":[{"metric":{},"value":[%s]}]}}' % sample,
+                "not an answer",
+            )
+            for sample in (b'5,"abc"', b"5", b"NaN,1", b"5,null", b"5," + b"9" * 400)
+        ),
+        (200, b" " * 5000, "more than 4,000 bytes"),
     ],
 )
 def test_answers_that_are_none(code, body, says):
+    most = 2**26 if b"[[" in body else 4000
     with (
         http_server(lambda _: (code, body)) as url,
         pytest.raises(PrometheusError, match=re.escape(says)) as told,
     ):
-        Prometheus(url).query("up", T)
+        Prometheus(url, most_bytes=most).query("up", T)
     assert "\n" not in str(told.value)
+
+
+def test_the_clock_of_a_server():
+    def answer(handler: Any) -> tuple[int, bytes]:
+        asked.append(handler.path)
+        now = time.time() + 100
+        told = {"status": "success", "data": {"resultType": "scalar", "result": [now, str(now)]}}
+        return 200, json.dumps(told).encode()
+
+    asked: list[str] = []
+    with http_server(answer) as url:
+        assert Prometheus(url).ahead_s() == pytest.approx(100, abs=2)
+    assert asked == ["/api/v1/query?query=time%28%29"]
+    for body in (b'{"status":"success","data":{"result":[1,"NaN"]}}', b'{"status":"success"}'):
+        with (
+            http_server(lambda _, body=body: (200, body)) as url,
+            pytest.raises(PrometheusError, match="no time"),
+        ):
+            Prometheus(url).ahead_s()
+
+
+@pytest.mark.parametrize(
+    "text,good",
+    [
+        ("http://h:9090", True),
+        ("https://[::1]:9090/prom", True),
+        ("http://u:p@h:9090", False),
+        ("http://u@h", False),
+        ("http://:p@h", False),
+        ('http://h"x', False),
+        ("http://h'x", False),
+        ("http://h\x00", False),
+        ("http://h\u2028x", False),
+        ("http://h x", False),
+        ("http://h?x=1", False),
+        ("http://h:0", False),
+        ("http://", False),
+        ("ftp://h", False),
+    ],
+)
+def test_addresses(text, good):
+    assert is_address(text) is good
 
 
 def test_a_server_that_is_not_there_or_does_not_answer(tmp_path):
@@ -518,7 +592,10 @@ def test_a_server_that_is_not_there_or_does_not_answer(tmp_path):
 
     def answer(handler: Any) -> tuple[int, bytes]:
         asked.append((handler.path, handler.headers["Authorization"]))
-        return 200, b'{"data":{"result":[{"metric":{"pod":"a"},"value":[5,"NaN"]}]}}'
+        return (
+            200,
+            b'{"status":"success","data":{"result":[{"metric":{"pod":"a"},"value":[5,"NaN"]}]}}',
+        )
 
     token = tmp_path / "token"
     token.write_text("secret\n")
@@ -544,7 +621,7 @@ def test_selectors():
 
 def shadow_of(store: Store, policy: Any = None, writer: Writer | None = None) -> Shadow:
     policy = make_policy("keda:kv_target=0.5+queue_target=10") if policy is None else policy
-    reader = reader_of(store, kv_capacity=kv_capacity(ONE.scenario(1), 0))
+    reader = reader_of(store, kv_capacity=kv_capacity(ONE.scenario(1), 0), load_s=ONE.load_s)
     return Shadow(policy, ONE, reader, writer)
 
 
@@ -593,7 +670,7 @@ def test_without_prometheus_the_last_order_stands():
     assert (back.order, back.held, back.seen["window_s"]) == (1, "", 8 * EVERY_S)
 
 
-def test_where_half_of_the_pods_are_missing_the_order_stands():
+def test_where_pods_are_missing_no_order_is_below_them_and_where_most_are_it_stands():
     store = filled(LOADED)
     shadow = shadow_of(store)
     shadow.decide(0, T + 31)
@@ -602,14 +679,408 @@ def test_where_half_of_the_pods_are_missing_the_order_stands():
         store.scrape(T + late, "b", up=late < 60)
         store.scrape(T + late, "c", kv=0.01)
     few = shadow.decide(1, T + 61)
-    assert (few.order, few.kept) == (3, "kept at 3, not 1: 1 pods are missing")
+    assert (few.order, few.kept) == (3, "kept at 3, not 1: 2 of 3 pods serve")
     half = shadow.decide(2, T + 81)
-    assert (half.order, half.held) == (3, "2 of 3 pods are missing: a, b")
+    assert (half.order, half.held) == (3, "1 of 3 pods serve: a, b missing")
     for pod in "ab":
         store.end(T + 85, pod=pod)
     store.scrape(T + 90, "c", kv=0.01)
-    gone = shadow.decide(3, T + 91)
-    assert (gone.order, gone.have, gone.held, gone.kept) == (1, 1, "", "")
+    gone = shadow.decide(3, T + 91)  # nobody ordered that
+    assert (gone.order, gone.held) == (3, "1 of 3 pods serve: a, b missing")
+    store.scrape(T + 120, "c", kv=0.01)
+    for pod in "de":
+        store.scrape(T + 120, pod, kv=0.01)
+    other = shadow.decide(4, T + 121)
+    assert (other.order, other.have, other.held, other.kept) == (1, 3, "", "")
+
+
+class ScaleInMemory:
+    """The scale subresource, without HTTP."""
+
+    def __init__(self, replicas: int) -> None:
+        self.replicas, self.written = replicas, []
+
+    def read(self) -> Scale:
+        return Scale(self.replicas, "1")
+
+    def write(self, replicas: int, version: str) -> Scale:
+        self.replicas = replicas
+        self.written.append(replicas)
+        return self.read()
+
+
+TEN = [f"p{k}" for k in range(10)]
+BUSY = {"running": 100.0, "waiting": 5.0, "kv": 0.5}
+
+
+def darkened(name: str, left: set[str], **how: bool) -> tuple[ScaleInMemory, list[Any]]:
+    """What becomes of ten loaded pods of which only `left` go on to be seen, for ten minutes.
+
+    Args:
+        name: of a policy.
+        left: pods.
+        how: `gone`: the others are no targets any more; `from_start`: they were dark before the shadow was.
+    """
+    gone, from_start = how.get("gone", False), how.get("from_start", False)
+    store, api = Store(), ScaleInMemory(10)
+    writer = Writer(api, Limits(1, 20, 4, 60.0))  # type: ignore[arg-type]
+    shadow = shadow_of(store, make_policy(name), writer)
+    shadow.reader.scrape_s = SCRAPE_S
+    decisions = []
+    for step in range(20):
+        dark = step > 1 or from_start
+        for late in (0, 10, 20):
+            at_s = T + EVERY_S * step + late
+            for pod in TEN:
+                served = {"finished": at_s - T, "started": at_s - T, "tokens": 100 * (at_s - T)}
+                if pod in left or not dark:
+                    store.scrape(at_s, pod, **BUSY, **served)
+                elif not gone:
+                    store.scrape(at_s, pod, up=False)
+        if dark and gone:
+            for pod in TEN:
+                if pod not in left:
+                    store.end(T + EVERY_S * step, pod=pod)
+        decisions.append(shadow.decide(step, T + EVERY_S * step + 21))
+        if step == 1:
+            api.written.clear()
+    return api, decisions
+
+
+@pytest.mark.parametrize("how", [{}, {"from_start": True}, {"gone": True}])
+@pytest.mark.parametrize("left", [set(), {"p0"}])
+@pytest.mark.parametrize("name", ["hpa", "hpa:concurrency_target=8", *RUN[2:]])
+def test_a_loaded_fleet_that_goes_dark_is_left_alone(name, left, how):
+    api, decisions = darkened(name, left, **how)
+    assert api.written == []
+    assert all(decision.held for decision in decisions[4:])
+    assert {decision.order for decision in decisions[4:]} == {decisions[1].order}
+    if how.get("from_start"):
+        assert decisions[0].order == 10
+
+
+@pytest.mark.parametrize("name", ["hpa:kv_target=0.9", "keda:kv_target=0.9"])
+def test_a_fleet_of_which_a_part_is_dark_does_not_shrink(name):
+    api, decisions = darkened(name, set(TEN[:6]), from_start=True)
+    assert api.written == []
+    assert decisions[-1].held == ""
+    assert decisions[-1].order == 10
+    assert decisions[-1].kept.endswith("6 of 10 pods serve")
+
+
+def test_without_a_replica_count_targets_that_vanish_are_missing():
+    store = filled({pod: {"kv": 0.01} for pod in TEN}, range(0, 40, 10))
+    shadow = shadow_of(store, make_policy("static:serving=10"))
+    assert shadow.decide(0, T + 31).order == 10
+    for pod in TEN[:8]:
+        store.end(T + 35, pod=pod)
+    shadow.policy = _Orders(1)
+    for step in range(1, 40):
+        for pod in TEN[8:]:
+            store.scrape(T + 30 * step + 30, pod, kv=0.01)
+        decision = shadow.decide(step, T + 30 * step + 31)
+        assert (decision.order, decision.have) == (10, 2), step
+        assert decision.held == "2 of 10 pods serve: p0, p1, p2 missing"
+
+
+def test_a_few_targets_that_vanish_are_taken_for_deleted_after_a_while():
+    store = filled({pod: {"kv": 0.01} for pod in TEN}, range(0, 40, 10))
+    shadow = shadow_of(store, _Orders(10))
+    shadow.decide(0, T + 31)
+    store.end(T + 35, pod="p0")
+    shadow.policy = _Orders(3)
+    orders = []
+    for step in range(1, 8):
+        for late in (10, 20, 30):
+            for pod in TEN[1:]:
+                store.scrape(T + 30 * step + late, pod, kv=0.01)
+        orders.append(shadow.decide(step, T + 30 * step + 31).order)
+    assert orders[:3] == [10, 10, 10]
+    assert orders[-1] == 3
+
+
+def test_targets_that_were_deleted_before_they_vanished_are_not_missing():
+    store = filled({pod: {"kv": 0.01} for pod in TEN}, range(0, 40, 10))
+    shadow = shadow_of(store, _Orders(10))
+    shadow.decide(0, T + 31)
+    shadow.policy = _Orders(2)
+    for pod in TEN[:4]:
+        store.end(T + 50, pod=pod)
+        store.add("kube_pod_deletion_timestamp", T + 40, 1, pod=pod, namespace="llm")
+        store.end(T + 55, __name__="kube_pod_deletion_timestamp", pod=pod)
+    for pod in TEN[4:]:
+        store.scrape(T + 60, pod, kv=0.01)
+    decision = shadow.decide(1, T + 61)
+    assert (decision.order, decision.kept, decision.seen["missing"]) == (2, "", [])
+
+
+def test_targets_that_vanish_after_an_order_for_fewer_are_not_missing():
+    store = filled({pod: {"kv": 0.01} for pod in TEN}, range(0, 40, 10))
+    shadow = shadow_of(store, _Orders(6))
+    assert shadow.decide(0, T + 31).order == 6
+    for pod in TEN[:4]:
+        store.end(T + 35, pod=pod)
+    for pod in TEN[4:]:
+        store.scrape(T + 60, pod, kv=0.01)
+    decision = shadow.decide(1, T + 61)
+    assert (decision.order, decision.kept, decision.seen["missing"]) == (6, "", [])
+
+
+# ---- how many should serve ----
+
+
+def keys(*names: str) -> set[tuple[str, str]]:
+    return {("llm", name) for name in names}
+
+
+class Looks:
+    """`Ordered` at seconds of a time, with a slack of 10 s."""
+
+    def __init__(self, load_s: float = 60.0) -> None:
+        self.ordered = Ordered(load_s)
+
+    def __call__(
+        self, at_s: float, targets: str, serving: str, replicas: int | None = None, **more: Any
+    ) -> Found:
+        draining = keys(*more.get("draining", ""))
+        order = more.get("order")
+        sets = (keys(*targets), keys(*serving), draining)
+        return self.ordered.look(at_s, *sets, replicas, order, 10.0)
+
+
+def names(found: Found) -> str:
+    return "".join(name for _, name in found.missing)
+
+
+def test_silent_pods_are_excused_while_they_may_load():
+    look = Looks()
+    assert look(0, "ab", "a") == Found(2, 2, (("llm", "b"),))  # nobody knows since when
+    assert look(10, "abcd", "ab") == Found(4, 2, ())
+    assert look(20, "abcde", "abe").expected == 3
+    assert names(look(30, "abcde", "ab")) == "e"  # it has served, however new it is
+    assert look(40, "abcd", "ab", draining="e") == Found(4, 2, ())
+    assert look(80, "abcd", "ab").expected == 2
+    late = look(81, "abcd", "abc")
+    assert (late.expected, names(late)) == (4, "d")
+    served = look(100, "abcd", "abd")  # one that has served never loads
+    assert (served.expected, names(served)) == (4, "c")
+
+
+def test_a_target_that_comes_back_is_not_new():
+    look = Looks()
+    look(0, "abc", "abc")
+    assert names(look(10, "a", "a")) == "bc"
+    assert look(20, "abc", "a") == Found(3, 3, (("llm", "b"), ("llm", "c")))
+    look(30, "a", "a")
+    assert (
+        look(40 + FORMER_S, "ab", "a").expected == 2
+    )  # forgotten by then: b is new, and c is missing
+
+
+def test_a_rise_of_the_replica_count_excuses_pods_once():
+    look = Looks()
+    assert look(0, "abcd", "abcd", 4).expected == 4
+    assert look(10, "abcd", "abcd", 7).expected == 4  # without targets yet
+    assert look(30, "abcdef", "abcde", 7).expected == 5
+    assert look(31, "abcdef", "ab", 7).expected == 5  # c, d and e do not load
+    assert look(40, "abcdef", "abcde", 6).expected == 5
+    assert look(81, "abcdef", "abcde", 6).expected == 5  # f is a target since 30 s
+    assert look(101, "abcdef", "abcde", 6).expected == 6
+
+
+def test_pods_that_drain_are_not_expected():
+    look = Looks()
+    look(0, "abcd", "abcd")
+    assert look(10, "abcd", "ab", draining="cd") == Found(2, 2, ())
+    assert look(20, "ab", "ab") == Found(2, 2, ())
+
+
+def test_a_pod_that_still_loads_may_be_cancelled():
+    look = Looks()
+    look(0, "ab", "ab")
+    look(10, "abcd", "ab")
+    assert look(20, "ab", "ab") == Found(2, 2, ())
+
+
+# ---- what is not believed ----
+
+BAD = (math.nan, math.inf, -math.inf, -1.0, 1e300, 1e18)
+
+
+@pytest.mark.parametrize("value", BAD)
+@pytest.mark.parametrize("which", ["running", "waiting", "kv", "finished", "ttft"])
+def test_a_bad_sample_holds_the_order_until_it_is_over(which, value):
+    counted = {"finished": 5.0, "ttft": 1.0}
+    store = filled({pod: {**LOADED[pod], **counted} for pod in "abc"})
+    shadow = shadow_of(store)
+    first = shadow.decide(0, T + 31)
+    for late, bad in ((60, True), (90, False), (120, False)):
+        for pod in "abc":
+            values = {**LOADED[pod], "finished": 5.0 + late, "ttft": 1.0 + late}
+            store.scrape(T + late, pod, **values | ({which: value} if bad and pod == "b" else {}))
+    bad, good = shadow.decide(1, T + 61), shadow.decide(2, T + 91)
+    assert (bad.order, bad.seen) == (first.order, {})
+    assert bad.held == f"Prometheus: {LONG[which]} of b is {value:g}"
+    assert (good.held, good.seen["window"]["finished"]) == ("", 3 * 90)
+    assert "NaN" not in log_line(good)
+
+
+def test_a_share_of_kv_memory_a_little_above_one_is_one():
+    seen = reader_of(filled({"a": {"kv": 1.04}})).look(0, T + 31).seen
+    assert seen.kv_tokens[0] == 1000
+
+
+@pytest.mark.parametrize("value", BAD)
+def test_a_replica_count_that_is_none(value):
+    store = filled(LOADED)
+    store.add("kube_deployment_spec_replicas", T + 30, value, deployment="vllm", namespace="llm")
+    with pytest.raises(PrometheusError, match="replicas, which is no count"):
+        reader_of(store, namespace="llm", deployment="vllm").look(0, T + 31)
+
+
+def test_deployments_of_one_name_have_no_one_replica_count():
+    store = filled(LOADED)
+    for space, count in (("llm", 3), ("prod", 5)):
+        labels = {"deployment": "vllm", "namespace": space}
+        store.add("kube_deployment_spec_replicas", T + 30, count, **labels)
+    with pytest.raises(PrometheusError, match="several replica counts"):
+        reader_of(store, deployment="vllm").look(0, T + 31)
+
+
+@pytest.mark.parametrize(
+    "ahead,holds", [(19.0, False), (21.0, True), (-19.0, False), (-21.0, True)]
+)
+def test_clocks_that_differ_hold_the_order(ahead, holds):
+    store = filled(LOADED)
+    store.ahead = ahead
+    decision = shadow_of(store).decide(0, T + 31 - ahead)
+    side = "ahead of" if ahead > 0 else "behind"
+    told = f"Prometheus: its clock is 21.0 s {side} this machine's"
+    assert decision.held == (told if holds else "")
+    assert decision.view_age_s == (None if holds else 1.0)  # by the server's clock
+
+
+def test_pods_of_one_name_in_two_namespaces_are_two():
+    store = Store()
+    for late in (0, 10, 20, 30):
+        for space, running in (("llm", 3.0), ("prod", 4.0)):
+            labels = {"pod": "vllm-0", "namespace": space}
+            store.add("up", T + late, 1.0, **labels)
+            for short, value in (
+                ("running", running),
+                ("waiting", 0.0),
+                ("tokens", late * running),
+            ):
+                store.add(LONG[short], T + late, value, **labels)
+    reader = reader_of(store, selector="")
+    reading = reader.look(0, T + 11)
+    assert (reading.seen.running.tolist(), reading.pods) == (
+        [3, 4, 0, 0],
+        ("llm/vllm-0", "prod/vllm-0"),
+    )
+    assert reader.look(1, T + 31).seen.window["tokens"] == 20 * 7
+    store.add("kube_pod_deletion_timestamp", T + 30, 1.0, pod="vllm-0", namespace="prod")
+    assert reader.look(2, T + 32).seen.active.tolist() == [True, False, False, False]
+
+
+def test_in_a_namespace_only_targets_of_vllms_jobs_are_pods():
+    store = Store()
+    for late in (0, 10, 20, 30):
+        for pod, job, up in (("a", "vllm", 1), ("b", "vllm", 0), ("redis", "redis", 1)):
+            store.add("up", T + late, up, pod=pod, namespace="llm", job=job)
+        for short in ("running", "waiting"):
+            store.add(LONG[short], T + late, 1.0, pod="a", namespace="llm", job="vllm")
+    reading = reader_of(store, exact=False).look(0, T + 31)
+    assert (reading.ordered, reading.pods, reading.missing) == (2, ("a",), ("b",))
+    assert reader_of(store).look(0, T + 31).ordered == 3
+
+
+def test_more_pods_than_kubernetes_has_are_others():
+    store = filled({pod: {"running": 200.0, "waiting": 50.0, "kv": 0.9} for pod in TEN})
+    api = ScaleInMemory(2)
+    writer = Writer(api, Limits(1, 20, 4, 60.0))  # type: ignore[arg-type]
+    decision = shadow_of(store, writer=writer).decide(0, T + 31)
+    assert decision.held.startswith("10 pods serve and Kubernetes has 2 replicas")
+    assert decision.order == 2
+    for pod in TEN[2:]:
+        store.add("kube_pod_deletion_timestamp", T + 30, 1, pod=pod, namespace="llm")
+    shadow = shadow_of(store, writer=writer)
+    assert shadow.decide(0, T + 31).held == ""
+    assert api.written == []
+
+
+class _Orders:
+    """Orders one thing."""
+
+    name = "orders"
+
+    def __init__(self, order: Any) -> None:
+        self.order = order
+
+    def reset(self, scenario: Any, seed: int) -> None:
+        pass
+
+    def act(self, view: Any) -> Command:
+        if isinstance(self.order, Exception):
+            raise self.order
+        return Command(targets={POOL: self.order})
+
+
+@pytest.mark.parametrize(
+    "order,becomes,kept,held",
+    [
+        (5, 5, "", ""),
+        (np.int64(5), 5, "", ""),
+        (10**6, 20, "kept at 20, not 1000000: max_instances", ""),
+        (-5, 1, "kept at 1, not -5: without a pod nothing is seen", ""),
+        (0, 1, "kept at 1, not 0: without a pod nothing is seen", ""),
+        (2.7, 3, "", "orders: TypeError"),
+        (math.nan, 3, "", "orders: TypeError"),
+        (None, 3, "", "orders: TypeError"),
+        (ZeroDivisionError("by\nnothing"), 3, "", "orders: ZeroDivisionError: by nothing"),
+        (RecursionError("deep"), 3, "", "orders: RecursionError: deep"),
+    ],
+)
+def test_an_order_is_bounded_and_one_that_is_none_holds(order, becomes, kept, held):
+    decision = shadow_of(filled(LOADED), _Orders(order)).decide(0, T + 31)
+    assert (decision.order, decision.kept) == (becomes, kept)
+    assert decision.held.startswith(held)
+    assert bool(decision.held) == bool(held)
+
+
+def test_a_policy_that_fails_once_goes_on():
+    store = filled(LOADED)
+    shadow = shadow_of(store, _Orders(5))
+    assert shadow.decide(0, T + 31).order == 5
+    shadow.policy.order = ValueError("x")
+    assert shadow.decide(1, T + 32).order == 5
+    shadow.policy.order = 7
+    assert shadow.decide(2, T + 33).order == 7
+
+
+def test_while_all_pods_load_the_order_stands():
+    store = filled({"a": LOADED["a"]})
+    shadow = shadow_of(store, _Orders(2))
+    assert shadow.decide(0, T + 31).order == 2
+    store.add("kube_pod_deletion_timestamp", T + 40, 1, pod="a", namespace="llm")
+    store.end(T + 50, pod="a", __name__="up")
+    store.scrape(T + 60, "b", up=False)
+    shadow.policy = _Orders(7)
+    held = shadow.decide(1, T + 61)
+    assert (held.order, held.held, held.seen["expected"]) == (2, "none of 1 pods serves", 0)
+
+
+def test_dark_pods_beyond_the_bound_hold():
+    cluster = replace(ONE, max_instances=2)
+    store = filled(LOADED)
+    shadow = replace(shadow_of(store, _Orders(1)), cluster=cluster)
+    assert shadow.decide(0, T + 31).order == 1
+    for late in (40, 50, 60):
+        store.scrape(T + late, "a", up=False)
+        for pod in "bc":
+            store.scrape(T + late, pod)
+    held = shadow.decide(1, T + 61)
+    assert (held.order, held.held[:19]) == (1, "2 of 3 pods serve, ")
 
 
 def test_a_policy_that_asks_for_more_in_a_rare_case_is_held():
@@ -771,11 +1242,15 @@ def test_no_server_and_answers_that_are_none():
     gone = ScaleApi(f"http://127.0.0.1:{free_port()}", "llm", "vllm")
     with pytest.raises(KubernetesError, match="no answer"):
         gone.read()
-    with (
-        http_server(lambda _: (200, b'{"spec":3}')) as url,
-        pytest.raises(KubernetesError, match="no Scale"),
-    ):
-        ScaleApi(url, "llm", "vllm").read()
+    bodies = [b'{"spec":3}', b"[" * 200_000]
+    for count in (b"-1", b"1e999", b"NaN", b"2.5", b"99999999"):
+        bodies.append(b'{"spec":{"replicas":%s},"metadata":{"resourceVersion":"1"}}' % count)
+    for body in bodies:
+        with (
+            http_server(lambda _, body=body: (200, body)) as url,
+            pytest.raises(KubernetesError, match="no Scale"),
+        ):
+            ScaleApi(url, "llm", "vllm").read()
 
 
 def test_a_shadow_writes_what_it_decides(kubernetes):
@@ -917,13 +1392,70 @@ def test_turns_are_kept_logged_and_told(tmp_path, capsys):
         slept.append(seconds)
         now[0] += seconds + (12.0 if len(slept) == 1 else 0.0)  # late, and past the next turn
 
-    assert command.run(asked, lambda: now[0], sleep) == 0
+    assert command.run(asked, lambda: now[0], sleep, lambda: now[0]) == 0
     rows = [json.loads(line) for line in log.read_text().splitlines()]
     assert [(row["turn"], row["time_s"]) for row in rows if "turn" in row] == [
         (0, T), (1, T + 22), (3, T + 30),
     ]  # fmt: skip
     assert all("no answer" in row["held"] for row in rows)
     assert capsys.readouterr().out.count("nothing seen yet") == 3
+
+
+@pytest.mark.parametrize("paced", [False, True])
+def test_a_clock_that_is_set_back_does_not_stop_the_turns(capsys, paced):
+    assert inspect.signature(command.run).parameters["clock"].default is time.monotonic
+    asked = command.ask(
+        ("policy=keda", f"prometheus=http://127.0.0.1:{free_port()}", "port=0", "turns=6")
+    )
+    now, wall, slept = [5.0], [T], []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+        wall[0] += seconds - (3600 if len(slept) == 2 else 0)
+
+    clock = wall if paced else now
+    assert command.run(asked, lambda: clock[0], sleep, lambda: wall[0]) == 0
+    assert slept == [30.0] * 5
+    assert capsys.readouterr().out.count("nothing seen yet") == 6
+
+
+@pytest.mark.parametrize(
+    "words,selector,exact",
+    [
+        (("namespace=llm",), 'namespace="llm"', False),
+        (
+            ("namespace=llm", "deployment=vllm"),
+            'namespace="llm",pod=~"vllm-[a-z0-9]+-[a-z0-9]{5}"',
+            True,
+        ),
+        (("deployment=a.b",), 'pod=~"a[.]b-[a-z0-9]+-[a-z0-9]{5}"', True),
+        (("namespace=llm", "deployment=vllm", 'selector=job="x"'), 'job="x"', True),
+        ((), "", False),
+    ],
+)
+def test_pods_are_those_of_the_namespace_and_the_deployment(words, selector, exact):
+    reader = command.ask((*GOOD, *words, "load_s=77")).reader
+    assert (reader.selector, reader.exact, reader.load_s) == (selector, exact, 77.0)
+    if selector:
+        assert label_matchers(selector) == selector
+
+
+def test_pods_of_other_deployments_are_not_read():
+    store = Store()
+    reader = command.ask((*GOOD, *APPLY[2:])).reader
+    for late in (0, 10, 20, 30):
+        for space, pod, running in (
+            ("llm", "vllm-7d9f8c6b5-x2x9k", 1),
+            ("llm", "vllm-big-7d9f8c6b5-x2x9k", 200),
+            ("other", "vllm-7d9f8c6b5-aaaaa", 200),
+        ):
+            labels = {"pod": pod, "namespace": space}
+            store.add("up", T + late, 1.0, **labels)
+            for short, value in (("running", running), ("waiting", 0.0)):
+                store.add(LONG[short], T + late, value, **labels)
+    seen = replace(reader, prometheus=store).look(0, T + 31).seen
+    assert (seen.have, int(seen.running.sum())) == (1, 1)
 
 
 def test_a_port_that_is_taken_is_told():

@@ -356,12 +356,75 @@ def test_long_ranges_are_asked_in_parts():
         (Pods([(700.0, 701.0, 1, 1, "a")]), {}, "no request arrived"),
         (Pods([(100.0, 701.0, 1, 1, "a")]), {}, "no request ended"),
         (Pods([]), {"to_s": FROM}, "must be 1 to"),
-        (Pods([]), {"selector": "a}b"}, "without braces"),
+        (Pods([]), {"selector": "a}b"}, "label matchers"),
+        (Pods([]), {"from_s": np.nan}, "from = nan: must be a number"),
+        (Pods([]), {"to_s": np.inf}, "to = inf: must be a number"),
+        (Pods([]), {"to_s": 1e300}, "must be 1 to"),
+        (Pods([]), {"step_s": 0.0}, "step = 0: must be a number"),
+        (Pods([]), {"step_s": np.nan}, "step = nan: must be a number"),
     ],
 )
 def test_what_cannot_be_made_a_trace_is_refused(pods: Pods, changes: dict[str, Any], message: str):
     with pytest.raises(PrometheusError, match=message):
         drawn_from(pods, **changes)
+
+
+@pytest.mark.parametrize("value", ["+Inf", "-Inf", "1e300", "-5", "abc", "1e15"])
+@pytest.mark.parametrize("metric", ["running", "prompt_tokens_bucket", "generation_tokens_sum"])
+def test_values_that_are_no_counts_are_refused(metric: str, value: str):
+    pods = Pods(service())
+
+    def ask(path: str, parameters: dict[str, str]) -> Any:
+        answer = pods(path, parameters)
+        if metric in parameters["query"]:
+            answer["data"]["result"][0]["values"][3][1] = value
+        return answer
+
+    with pytest.raises(PrometheusError, match=metric) as told:
+        trace_of_metrics("http://localhost:1", FROM, FROM + 600, STEP, ask=ask)
+    assert "\n" not in str(told.value)
+
+
+def crowd(rise: float, tokens: float = 10.0, le: str = "10", running: float = 0.0) -> Any:
+    """Answers of a pod at which `rise` requests end in the second step."""
+
+    def ask(path: str, parameters: dict[str, str]) -> Any:
+        query, start = parameters["query"], float(parameters["start"])
+        if "_bucket" in query:
+            labels, last = [{"le": le}, {"le": "+Inf"}], rise
+        else:
+            labels, last = [{}], running if "num_requests" in query else tokens
+        values = [[start + STEP * k, str(last if k > 1 else 0)] for k in range(4)]
+        result = [{"metric": each, "values": values} for each in labels]
+        return {"status": "success", "data": {"result": result}}
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    "ask, message",
+    [
+        (crowd(1e12), "1,000,000,000,000 requests that ended: at most 10,000,000"),
+        (crowd(5, running=1.2e7), "24,000,000 requests that run and wait at once"),
+        (crowd(5, tokens=1e14), "5 requests that ended in a step have 100,000,000,000,000 tokens"),
+        (crowd(5, le="1e300"), "without a number of tokens le"),
+        (crowd(5, le="nan"), "without a number of tokens le"),
+        (
+            lambda *_: {"status": "success", "warnings": ["a store is away"], "data": {}},
+            "a store is away",
+        ),
+        (
+            lambda *_: {
+                "status": "success",
+                "data": {"result": [{"metric": {}, "values": [[FROM - 60, "1"]]}]},
+            },
+            "which was not asked for",
+        ),
+    ],
+)
+def test_what_no_trace_holds_is_refused(ask: Any, message: str):
+    with pytest.raises(PrometheusError, match=message):
+        trace_of_metrics("http://localhost:1", FROM, FROM + 30, STEP, ask=ask)
 
 
 @pytest.mark.parametrize(
@@ -379,7 +442,13 @@ def test_times(text: str, seconds: float):
     assert read_time(text, 5000.0) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "0", "15 s", "-5m", "h", "now"])
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e999", "now-x"])
+def test_no_times(text: str):
+    with pytest.raises(ValueError):
+        read_time(text, 5000.0)
+
+
+@pytest.mark.parametrize("text", ["", "0", "15 s", "-5m", "h", "now", "9" * 400])
 def test_no_durations(text: str):
     with pytest.raises(ValueError):
         read_duration(text)
@@ -390,9 +459,9 @@ def prometheus() -> Iterator[Any]:
     """A server that answers as Prometheus does; `answer` may be replaced."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            status, text = running.answer(self.path, dict(urllib.parse.parse_qsl(body)))
+        def do_GET(self) -> None:
+            path, _, words = self.path.partition("?")
+            status, text = running.answer(path, dict(urllib.parse.parse_qsl(words)))
             self.send_response(status)
             self.end_headers()
             self.wfile.write(text.encode())
@@ -452,7 +521,10 @@ def test_a_refusal_is_one_line_and_nothing_is_written(
     [
         (["prometheus=http://x"], "from= is missing"),
         (["prometheus=x", "from=now-1h", "to=now", "out=a.csv"], "must be an address"),
+        (["prometheus=http://u:p@x", "from=now-1h", "to=now", "out=a.csv"], "must be an address"),
         (["prometheus=http://x", "from=then", "to=now", "out=a.csv"], "from = 'then'"),
+        (["prometheus=http://x", "from=nan", "to=now", "out=a.csv"], "from = 'nan'"),
+        (["prometheus=http://x", "from=now-1h", "to=inf", "out=a.csv"], "to = 'inf'"),
         (["prometheus=http://x", "from=now-1h", "to=now", "step=0", "out=a.csv"], "step = '0'"),
         (["prometheus=http://x", "from=now-1h", "to=now", "out=a.json"], "must end in .csv"),
         (["prometheus=http://127.0.0.1:9", "from=now-1h", "to=now", "out=a.csv"], "no answer"),

@@ -37,13 +37,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlsplit
 
 import yaml
 
 from experiments.desk.answer import Answer, Ranked, read_answer
 from llmscale_env._cli import Slip, check_folder, parse_options, run_command
 from llmscale_env._writing import replace_files
+from llmscale_env.workload.served.client import deployment_pods, is_address
 
 if TYPE_CHECKING:
     from baselines.fleet import UniformParameters
@@ -168,13 +168,7 @@ def _place(namespace: str, deployment: str, prometheus: str) -> Place:
                 f"{key} = {name!r}: must be at most 63 lower-case letters, digits and '-', "
                 "with a letter or digit at both ends"
             )
-    try:
-        address = urlsplit(prometheus)
-        sound = address.scheme in ("http", "https") and bool(address.hostname)
-        sound = sound and address.port != 0 and not re.search(r"\s", prometheus)
-    except ValueError:
-        sound = False
-    if not sound:
+    if not is_address(prometheus):
         raise Slip(
             f"prometheus = {prometheus!r}: must be an address such as http://prometheus:9090"
         )
@@ -211,11 +205,6 @@ def _files(answer: Answer, ranked: Ranked, place: Place) -> dict[str, str]:
 
 def _most(answer: Answer) -> int:
     return max(1, answer.question.max_gpus // answer.question.tp)
-
-
-def _pods(place: Place) -> str:
-    """Matcher of the Deployment's pods: DEPLOYMENT-HASH-ID, and none of DEPLOYMENT-OTHER-HASH-ID."""
-    return f'pod=~"{place.deployment}-[a-z0-9]+-[a-z0-9]{{5}}"'
 
 
 def _hpa(answer: Answer, settings: HpaParameters, place: Place) -> str:
@@ -295,7 +284,9 @@ def _adapter(settings: HpaParameters, place: Place) -> str:
             "seriesQuery": f'{METRICS[name].found_by}{{namespace!="",pod!=""}}',
             "resources": {"overrides": {"namespace": {"resource": "namespace"}}},
             "name": {"as": METRICS[name].exposed},
-            "metricsQuery": METRICS[name].query(f"<<.LabelMatchers>>,{_pods(place)}"),
+            "metricsQuery": METRICS[name].query(
+                f"<<.LabelMatchers>>,{deployment_pods(place.deployment)}"
+            ),
         }
         for name in _targets(settings)
     ]
@@ -322,7 +313,7 @@ def _scaled_object(answer: Answer, settings: KedaParameters, place: Place) -> st
     most = _most(answer)
     notes = _common_notes(answer, settings)
     period = _whole("period_s", settings.period_s, 1, 1800, notes)
-    matchers = f'namespace="{place.namespace}",{_pods(place)}'
+    matchers = f'namespace="{place.namespace}",{deployment_pods(place.deployment)}'
     triggers: list[dict[str, Any]] = []
     for name, target in (("queue", settings.queue_target), ("kv", settings.kv_target)):
         threshold = _asked(name, target, notes) / 1000
@@ -388,8 +379,17 @@ def _scaled_object(answer: Answer, settings: KedaParameters, place: Place) -> st
     return _document(manifest, [*head, *notes])
 
 
+def _fixed(answer: Answer, ranked: Ranked, policy: StaticPolicy) -> int:
+    """Instances of a fixed fleet: those that its settings name, else those that it held."""
+    from experiments.desk.advising.case import POOL
+
+    named = policy.parameters.instances.get(POOL, policy.parameters.each)
+    found = ranked.held_out.peak_gpus // answer.question.tp if named is None else named
+    return min(max(1, found), _most(answer))
+
+
 def _scale(answer: Answer, ranked: Ranked, policy: StaticPolicy, place: Place) -> str:
-    replicas = max(1, ranked.held_out.peak_gpus // answer.question.tp)
+    replicas = _fixed(answer, ranked, policy)
     manifest = {
         "apiVersion": "autoscaling/v1",
         "kind": "Scale",
@@ -519,13 +519,18 @@ def _yaml(value: Any) -> str:
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=10_000)
 
 
+def _printable(text: str) -> str:
+    """A text in one line of YAML: without what ends a line there, or no stream of YAML may hold."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
 def _document(value: Mapping[str, Any], comments: Sequence[str]) -> str:
     """YAML below its comments, one paragraph each."""
     lines = [
         line
         for comment in comments
         for line in textwrap.wrap(
-            comment.replace("\n", " "),
+            _printable(comment),
             100,
             initial_indent="# - ",
             subsequent_indent="#   ",

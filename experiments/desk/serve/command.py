@@ -8,9 +8,10 @@ r"""Run a policy in the shadow of a real cluster: what it would order and why, f
                        or model
     prometheus=URL     server that scrapes the pods; prometheus_token_file=FILE: a bearer token
     every=30s          time between two decisions (s, m)
-    selector=LABELS    of the pods' targets, such as 'namespace="llm",job="vllm"'; scrape=15s: their
-                       interval, if it is not to be found out
-    namespace=, deployment=   whose replica count kube-state-metrics or Kubernetes tells
+    namespace=, deployment=   whose pods are read, and whose replica count kube-state-metrics or
+                       Kubernetes tells
+    selector=LABELS    of the pods' targets in their place, such as 'namespace="llm",job="vllm"';
+                       scrape=15s: their interval, if it is not to be found out
     llm=, gpu=, tp=N   cards, GPUs per pod (llama-3.1-8b, a100-80gb, 1)
     load_s=180         seconds from an order of a pod until it serves; max_instances=64: at most
     slo=ttft:S,itl:S   targets (ttft:1,itl:0.05); of classes as in advise. With several classes
@@ -23,9 +24,9 @@ r"""Run a policy in the shadow of a real cluster: what it would order and why, f
                        namespace=, deployment=, and takes token_file=, ca_file=, min_replicas=1,
                        max_replicas=N (max_instances), max_step=4, dead_after_s=S (twice every)
 
-A policy that needs more than vLLM's metrics is refused at the start. Without Prometheus the last
-order stands. Writing stops for good when somebody else changes the replica count, or Kubernetes
-refuses.
+A policy that needs more than vLLM's metrics is refused at the start. The last order stands while
+Prometheus is silent, or fewer than half of the pods serve. Writing stops for good when somebody else
+changes the replica count, or Kubernetes refuses.
 
 Examples:
     llmscale serve policy=hpa:kv_target=0.6 prometheus=http://localhost:9090 namespace=llm
@@ -40,7 +41,6 @@ import math
 import re
 import sys
 import time
-import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -136,7 +136,8 @@ def ask(words: Sequence[str]) -> Asked:
     Raises:
         Slip: naming the option, its value and what is allowed.
     """
-    from experiments.desk.serve.metrics import Prometheus, Reader, label_matchers
+    from experiments.desk.serve.metrics import Reader
+    from llmscale_env.workload.served.client import Prometheus, label_matchers
 
     options = parse_options(words, KEYS)
     config = _config(options)
@@ -155,6 +156,8 @@ def ask(words: Sequence[str]) -> Asked:
         except ValueError as error:
             raise Slip(f"selector = {options['selector']!r}: {error}") from None
     names = {key: _kubernetes_name(options, key) for key in ("namespace", "deployment")}
+    exact = bool(selector or names["deployment"])
+    selector = selector or _selector(names)
     port = whole(options, "port", 9108, 0, 65_535)
     turns = whole(options, "turns", 1, 1, 10**9) if "turns" in options else None
     token = _file(options, "prometheus_token_file")
@@ -177,18 +180,22 @@ def ask(words: Sequence[str]) -> Asked:
         names["namespace"],
         names["deployment"],
         scrape_s,
+        cluster.load_s,
+        exact,
     )
     return Asked(name, policy, cluster, reader, writer, log, port, turns)
 
 
 def run(
     asked: Asked,
-    clock: Callable[[], float] = time.time,
+    clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
+    wall: Callable[[], float] = time.time,
 ) -> int:
     """Decide every interval until `turns` are over or the command is interrupted.
 
-    A turn that took longer than the interval lets the turns go by that it missed.
+    A turn that took longer than the interval lets the turns go by that it missed. `clock` paces the turns, so
+    that nothing happens to them when the time of day (`wall`) is set.
 
     Raises:
         Slip: the port is taken.
@@ -207,12 +214,12 @@ def run(
                 raise Slip(f"port = '{asked.port}': {error.strerror or error}") from None
         start_s, turn, done = clock(), 0, 0
         while True:
-            _turn(shadow, exporter, log, turn, clock())
+            _turn(shadow, exporter, log, turn, wall())
             done += 1
             if asked.turns is not None and done >= asked.turns:
                 return 0
             turn = max(turn + 1, math.ceil((clock() - start_s) / every_s))
-            sleep(max(0.0, start_s + turn * every_s - clock()))
+            sleep(min(every_s, max(0.0, start_s + turn * every_s - clock())))
 
 
 def _turn(shadow: Shadow, exporter: Any, log: IO[str] | None, turn: int, at_s: float) -> None:
@@ -296,7 +303,7 @@ def _targets(options: Mapping[str, str], config: Mapping[str, Any]) -> tuple[Tar
     from experiments.desk.serve.seen import Target
 
     if "slo" in options or "targets" not in config:
-        from experiments.desk.advise import slo_of
+        from experiments.desk.targets import slo_of
 
         found = slo_of(options.get("slo", "ttft:1,itl:0.05"))
         return tuple(Target(name or "all", *times) for name, times in found.items())
@@ -350,15 +357,21 @@ def _policy(name: str) -> Policy:
 
 
 def _url(options: Mapping[str, str], key: str) -> str:
+    from llmscale_env.workload.served.client import is_address
+
     text = options[key]
-    try:
-        parts = urllib.parse.urlsplit(text)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        good = False
-    if not good or parts.query or parts.fragment or parts.username:
+    if not is_address(text):
         raise Slip(f"{key} = {text!r}: must be an address such as http://host:9090")
     return text
+
+
+def _selector(names: Mapping[str, str]) -> str:
+    """Label matchers of the pods of a namespace and a deployment, as far as they are named."""
+    from llmscale_env.workload.served.client import deployment_pods
+
+    space = f'namespace="{names["namespace"]}"' if names["namespace"] else ""
+    pods = deployment_pods(names["deployment"]) if names["deployment"] else ""
+    return ",".join(filter(None, (space, pods)))
 
 
 def _kubernetes_name(options: Mapping[str, str], key: str) -> str:

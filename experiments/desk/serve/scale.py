@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import operator
 import ssl
 import urllib.error
 import urllib.parse
@@ -27,6 +28,12 @@ import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+MOST_BYTES = 2**20
+"""Of an answer."""
+
+MOST_REPLICAS = 1_000_000
+"""More are taken for a broken answer."""
 
 RETRIED = (408, 409, 429)
 """Refusals of the moment, beside those of 500 and more."""
@@ -105,16 +112,16 @@ class ScaleApi:
             if self.url.startswith("https:"):
                 context = ssl.create_default_context(cafile=self.ca_file)
             with urllib.request.urlopen(request, timeout=self.timeout_s, context=context) as answer:
-                found: bytes = answer.read()
+                found: bytes = answer.read(MOST_BYTES)
                 return found
         except urllib.error.HTTPError as error:
             with error:
-                code, said = error.code, _message(error.read())
+                code, said = error.code, _message(error)
             again = code >= 500 or code in RETRIED
             raise KubernetesError(
                 f"{method} scale: HTTP {code}: {said}", for_good=not again, unknown=code >= 500
             ) from None
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", None) or error
             raise KubernetesError(f"{method} scale: no answer: {reason}", unknown=True) from None
 
@@ -123,19 +130,21 @@ class ScaleApi:
         try:
             found = json.loads(body)
             # Kubernetes leaves out what is 0.
-            return Scale(
-                int(found["spec"].get("replicas", 0)), str(found["metadata"]["resourceVersion"])
-            )
-        except (ValueError, KeyError, TypeError, AttributeError):
+            replicas = operator.index(found["spec"].get("replicas", 0))
+            if not 0 <= replicas <= MOST_REPLICAS:
+                raise ValueError
+            return Scale(replicas, str(found["metadata"]["resourceVersion"]))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise KubernetesError("scale: an answer that is no Scale", unknown=True) from None
 
 
-def _message(body: bytes) -> str:
-    """What Kubernetes' Status says."""
+def _message(error: urllib.error.HTTPError) -> str:
+    """What Kubernetes' Status says, in a line."""
     try:
-        return str(json.loads(body)["message"])[:300]
-    except (ValueError, KeyError, TypeError):
-        return "no reason given"
+        said = str(json.loads(error.read(MOST_BYTES))["message"])
+    except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException, RecursionError):
+        said = "no reason given"
+    return " ".join(said.split())[:300]
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,19 @@
 """One policy in the shadow of one deployment: at every turn it looks, decides, logs, exports, and may write.
 
-**Holding.** The last order stands, and the policy is not asked, while there is nothing sound to decide on:
-Prometheus does not answer or has a gap; no pod is known; half or more of the pods that have served are
-missing; the policy asks for something that is not seen. Where fewer pods are missing, the policy is asked,
-but an order below what there is becomes what there is: load that is not seen is no reason to take pods away.
+**Holding.** The last order stands, and the policy is not asked or not followed, while there is nothing sound
+to decide on:
+
+- Prometheus does not answer, has a gap, or holds something that is no metric;
+- no pod serves, or fewer than half of those that should;
+- more pods serve than Kubernetes has replicas: others' pods are read, or pods end and nobody says which;
+- the policy asks for something that is not seen, fails, or orders something that is no number of pods.
+
+**Missing pods.** While fewer pods serve than should, but at least half of them, the policy decides. An order
+below what is ordered becomes what is ordered: load that is not seen is no reason to take pods away. Silence
+excuses a pod only as long as it may load (`ordered`).
+
+**Bounds.** An order is at least 1, since without a pod nothing is seen and the order would stand for good. It
+is at most `max_instances`. `kept` says where the policy wanted something else.
 
 **Time.** A policy's clock counts whole intervals since the start, those that were held or missed included.
 The window of the first view after a gap is as long as the gap.
@@ -15,21 +25,22 @@ disk; windows of minutes fill up again.
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from experiments.desk.advising.case import POOL
-from experiments.desk.serve.metrics import PrometheusError, Reader, Reading, describe
+from experiments.desk.serve.metrics import Reader, Reading, describe
 from experiments.desk.serve.scale import Writer
-from experiments.desk.serve.seen import Cluster, NotSeen, act
+from experiments.desk.serve.seen import Cluster, NotSeen, Seen, act
 from llmscale_env.control.command import Command
 from llmscale_env.control.policy import Policy
 from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.workload.served.client import PrometheusError
 
-MISSING_SHARE = 0.5
-"""Of the pods that have served; from here on the shadow holds."""
+_LONGEST_NOTE = 200
 
 
 @dataclass(frozen=True)
@@ -40,13 +51,14 @@ class Decision:
         turn: whole intervals since the start.
         time_s: Unix time.
         order: instances to have; None: nothing was ever seen.
-        have: ordered so far: on their way and active; None: not seen.
+        have: on their way and active; None: not seen.
         reason: the policy's.
         held: why the last order stands; "": it was decided.
         kept: why the order is not the policy's own; "": it is.
         not_applied: other orders of the policy, which nobody carries out.
         seen: what was seen, in plain values; {} if nothing was.
-        view_age_s: age of the oldest sample in the view; of the last view while it holds. None: no view yet.
+        view_age_s: age of the oldest sample in the view by the server's clock; of the last view while it
+            holds. None: no view yet.
         written: outcome of writing it (`scale.Writer`), and its note; "" without a writer.
     """
 
@@ -97,6 +109,7 @@ class Shadow:
     _scenario: Scenario | None = field(default=None, init=False)
     _order: int | None = field(default=None, init=False)
     _view_s: float | None = field(default=None, init=False)
+    _ahead_s: float = field(default=0.0, init=False)
 
     def decide(self, turn: int, at_s: float) -> Decision:
         """Look and decide.
@@ -107,53 +120,90 @@ class Shadow:
         """
         replicas = self.writer.read() if self.writer is not None else None
         try:
-            reading = self.reader.look(turn, at_s, replicas)
+            reading = self.reader.look(turn, at_s, replicas, self._order)
         except PrometheusError as error:
             return self._finished(
                 Decision(turn, at_s, self._order, replicas, "", f"Prometheus: {error}")
             )
-        self._view_s = reading.sample_s
+        self._view_s, self._ahead_s = reading.sample_s, reading.ahead_s
         decision = self._decided(turn, at_s, reading)
         self._order = decision.order
         return self._finished(decision)
 
     def _decided(self, turn: int, at_s: float, reading: Reading) -> Decision:
-        seen = reading.seen
+        seen, most = reading.seen, self.cluster.max_instances
         have, told = seen.have, describe(reading)
-        served = len(reading.missing) + len(reading.pods)
-        held = ""
-        if reading.missing and len(reading.missing) >= MISSING_SHARE * served:
-            held = f"{len(reading.missing)} of {served} pods are missing: {', '.join(reading.missing[:3])}"
-        command = Command()
+        held = self._unsound(reading)
+        command, order = Command(), 0
         if not held:
-            if self._scenario is None:
-                self._scenario = self.cluster.scenario(have)
-                self.policy.reset(self._scenario, 0)
             try:
-                command = act(self.policy, self._scenario, seen)
+                command = self._asked(seen)
+                order = self._order_of(command, have)
             except NotSeen as error:
                 held = f"{self.policy.name} needs {error}"
+            except (
+                Exception
+            ) as error:  # of a policy that is not ours, say: the order before it stands
+                held = f"{self.policy.name}: {type(error).__name__}: {error}"
+                held = " ".join(held.split())[:_LONGEST_NOTE]
         if held:
-            order = have if self._order is None else self._order
-            return Decision(turn, at_s, order, have, "", held, seen=told)
-        order, kept = self._order_of(command, have), ""
-        if reading.missing and order < have:
-            kept = f"kept at {have}, not {order}: {len(reading.missing)} pods are missing"
-            order = have
+            last = reading.ordered if self._order is None else self._order
+            return Decision(turn, at_s, min(max(last, 1), most), have, "", held, seen=told)
+        wanted, kept = order, ""
+        serving = int(seen.active.sum())
+        if serving < reading.expected and order < reading.ordered:
+            order = reading.ordered
+            kept = f"kept at {order}, not {wanted}: {serving} of {reading.expected} pods serve"
+        elif order < 1:
+            order = 1
+            kept = f"kept at 1, not {wanted}: without a pod nothing is seen"
+        elif order > most:
+            order = most
+            kept = f"kept at {most}, not {wanted}: max_instances"
         others = tuple(name for name in command.to_dict() if name not in ("targets", "reason"))
         return Decision(turn, at_s, order, have, command.reason, "", kept, others, told)
+
+    def _unsound(self, reading: Reading) -> str:
+        """Why there is nothing to decide on; "" if there is."""
+        serving, expected = int(reading.seen.active.sum()), reading.expected
+        if reading.replicas is not None and serving > reading.replicas:
+            return (
+                f"{serving} pods serve and Kubernetes has {reading.replicas} replicas: others' pods are "
+                "read, or pods end that kube-state-metrics does not tell of"
+            )
+        lacks = f": {', '.join(reading.missing[:3])} missing" if reading.missing else ""
+        if serving == 0:
+            return f"none of {reading.ordered} pods serves{lacks}"
+        if 2 * serving < expected:
+            return f"{serving} of {expected} pods serve{lacks}"
+        if serving < expected and reading.ordered > self.cluster.max_instances:
+            return (
+                f"{serving} of {expected} pods serve, and there are more than max_instances{lacks}"
+            )
+        return ""
+
+    def _asked(self, seen: Seen) -> Command:
+        if self._scenario is None:
+            scenario = self.cluster.scenario(seen.have)
+            self.policy.reset(scenario, 0)
+            self._scenario = scenario
+        return act(self.policy, self._scenario, seen)
 
     def _order_of(self, command: Command, have: int) -> int:
         """Instances that a command means: those that it names, or those that there are.
 
         An empty command, as between two looks of a slower policy, leaves the last order as it is.
+
+        Raises:
+            TypeError: it names something that is no whole number.
         """
         if command == Command() and self._order is not None:
             return self._order
-        return int(command.targets.get(POOL, have))
+        return operator.index(command.targets.get(POOL, have))
 
     def _finished(self, decision: Decision) -> Decision:
-        age_s = None if self._view_s is None else decision.time_s - self._view_s
+        now_s = decision.time_s + self._ahead_s
+        age_s = None if self._view_s is None else max(0.0, now_s - self._view_s)
         changes: dict[str, Any] = {"view_age_s": age_s}
         if self.writer is not None:
             order = 0 if decision.order is None else decision.order

@@ -22,11 +22,8 @@ goes on where it was.
 from __future__ import annotations
 
 import datetime
-import json
+import math
 import re
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +33,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env._writing import replace_file
+from llmscale_env.workload.served.client import (
+    MOST_COUNTED,
+    MOST_INSIDE,
+    OUTPUTS,
+    PROMPTS,
+    RUNNING,
+    WAITING,
+    Prometheus,
+    PrometheusError,
+    is_address,
+    label_matchers,
+    series_of,
+    sound,
+)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -46,18 +57,14 @@ MOST_POINTS = 10_000
 MOST_STEPS = 200_000
 TIMEOUT_S = 60.0
 MOST_BYTES = 2**28
+MOST_REQUESTS = 10_000_000
+"""Of a trace; it is made in memory."""
 
-RUNNING = "vllm:num_requests_running"
-WAITING = "vllm:num_requests_waiting"
-PROMPTS = "vllm:request_prompt_tokens"
-OUTPUTS = "vllm:request_generation_tokens"
+MOST_TOKENS = 2**30
+"""Of a request on average; more are no tokens."""
 
 _OPEN_BUCKET_TOKENS = 2**20
 """Where the bucket without an end ends, if the sum of tokens does not say that it goes further."""
-
-
-class PrometheusError(ValueError):
-    """Prometheus cannot be asked, or has no such metrics; one line."""
 
 
 @dataclass(frozen=True)
@@ -108,10 +115,13 @@ def read_time(text: str, now_s: float) -> float:
     if found := re.fullmatch(r"now(?:-(.+))?", text):
         return now_s - (read_duration(found[1]) if found[1] else 0.0)
     try:
-        return float(text)
+        seconds = float(text)
     except ValueError:
         at = datetime.datetime.fromisoformat(text)
         return (at if at.tzinfo else at.replace(tzinfo=datetime.UTC)).timestamp()
+    if not math.isfinite(seconds):
+        raise ValueError(f"{text!r}: no time")
+    return seconds
 
 
 def read_duration(text: str) -> float:
@@ -121,7 +131,7 @@ def read_duration(text: str) -> float:
         ValueError: none of them, or not above 0.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h|d|)", text)
-    if not found or float(found[1]) <= 0:
+    if not found or not 0 < float(found[1]) < math.inf:
         raise ValueError(f"{text!r}: no duration such as 15s, 5m, 2h or 1d")
     return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]
 
@@ -149,19 +159,26 @@ def trace_of_metrics(
         after_each: called after each of the six metrics (a progress bar).
 
     Raises:
-        PrometheusError: no answer, a refusal, no such metrics, several models, or no requests.
+        PrometheusError: no answer, a refusal, no such metrics, several models, values that are none of
+            theirs, too many requests, or none.
     """
-    steps = int((to_s - from_s) // step_s)
-    if not 1 <= steps <= MOST_STEPS:
+    for key, value in (("from", from_s), ("to", to_s), ("step", step_s)):
+        if not math.isfinite(value) or (key == "step" and value <= 0):
+            raise PrometheusError(f"{key} = {value:g}: must be a number of seconds")
+    if not 1 <= (to_s - from_s) / step_s < MOST_STEPS + 1:
         raise PrometheusError(
             f"from and to are {to_s - from_s:g} s apart: must be 1 to {MOST_STEPS:,} steps of {step_s:g} s"
         )
-    if any(c in selector for c in "{}\n"):
-        raise PrometheusError(f"selector = {selector!r}: must be labels without braces")
-    get = ask or _HTTP(url)
+    steps = int((to_s - from_s) // step_s)
+    try:
+        selector = label_matchers(selector) if selector else ""
+    except ValueError as error:
+        raise PrometheusError(f"selector = {selector!r}: {error}") from None
+    get = ask or _http(url)
 
     def series(metric: str) -> Series:
-        found = _range(get, f"{metric}{{{selector}}}", from_s, steps, step_s)
+        most = MOST_INSIDE if metric in (RUNNING, WAITING) else MOST_COUNTED
+        found = _range(get, f"{metric}{{{selector}}}", from_s, steps, step_s, most)
         after_each()
         return found
 
@@ -183,6 +200,7 @@ def trace_of_metrics(
     inside = np.zeros(steps + 1)
     for gauge in gauges:
         inside += np.nan_to_num(_held(gauge.values)).sum(axis=0) if gauge.labels else 0.0
+    _at_most(float(inside.max()), "that run and wait at once")
     rng = np.random.default_rng(seed)
     lengths = {}
     for metric, (buckets, totals) in counted.items():
@@ -238,47 +256,36 @@ def write_trace(path: Path, drawn: Drawn) -> Path:
 # --- asking -------------------------------------------------------------------------------------------
 
 
-class _HTTP:
-    """Prometheus' HTTP API."""
+def _http(url: str) -> Callable[[str, dict[str, str]], Any]:
+    """Asks a server; what it refuses names it."""
+    if not is_address(url):
+        raise PrometheusError(
+            f"prometheus = {url!r}: must be an address such as http://localhost:9090"
+        )
+    server = Prometheus(url, TIMEOUT_S, most_bytes=MOST_BYTES)
 
-    def __init__(self, url: str) -> None:
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise PrometheusError(
-                f"prometheus = {url!r}: must be an address such as http://localhost:9090"
-            )
-        self._url = url.rstrip("/")
+    def ask(path: str, parameters: dict[str, str]) -> Any:
+        try:
+            return server.ask(path, parameters)
+        except PrometheusError as error:
+            raise PrometheusError(f"prometheus = {url!r}: {error}") from None
 
-    def __call__(self, path: str, parameters: dict[str, str]) -> Any:
-        body = urllib.parse.urlencode(parameters).encode()
-        request = urllib.request.Request(f"{self._url}{path}", data=body)
-        where = f"prometheus = {self._url!r}"
-        try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-                content = answer.read(MOST_BYTES + 1)
-        except urllib.error.HTTPError as error:
-            try:
-                said = json.loads(error.read()).get("error", error.reason)
-            except (ValueError, AttributeError, OSError):
-                said = error.reason
-            raise PrometheusError(f"{where}: HTTP {error.code}: {said}") from None
-        except (OSError, ValueError) as error:
-            said = getattr(error, "reason", None) or error
-            raise PrometheusError(f"{where}: no answer ({said})") from None
-        if len(content) > MOST_BYTES:
-            raise PrometheusError(
-                f"{where}: answers with more than {MOST_BYTES:,} bytes; take a larger step"
-            )
-        try:
-            return json.loads(content)
-        except ValueError:
-            raise PrometheusError(f"{where}: is no Prometheus: its answer is not JSON") from None
+    return ask
 
 
 def _range(
-    get: Callable[[str, dict[str, str]], Any], query: str, from_s: float, steps: int, step_s: float
+    get: Callable[[str, dict[str, str]], Any],
+    query: str,
+    from_s: float,
+    steps: int,
+    step_s: float,
+    most: float,
 ) -> Series:
-    """The series of a query at the ends of all steps, and at the beginning."""
+    """The series of a query at the ends of all steps, and at the beginning.
+
+    Raises:
+        PrometheusError: no answer, or values that are none of a metric from 0 to `most`.
+    """
     place: dict[tuple[tuple[str, str], ...], int] = {}
     rows: list[Floats] = []
     for first in range(0, steps + 1, MOST_POINTS):
@@ -293,20 +300,28 @@ def _range(
             },
         )
         try:
-            if answer["status"] != "success":
-                raise PrometheusError(f"{query}: {answer.get('error', 'refused')}")
-            for found in answer["data"]["result"]:
-                labels = {k: str(v) for k, v in found["metric"].items() if k != "__name__"}
-                key = tuple(sorted(labels.items()))
-                if key not in place:
-                    place[key] = len(rows)
-                    rows.append(np.full(steps + 1, np.nan))
-                for at, value in found["values"]:
-                    rows[place[key]][round((float(at) - from_s) / step_s)] = float(value)
-        except (KeyError, TypeError, IndexError, AttributeError) as error:
-            raise PrometheusError(f"{query}: not an answer of Prometheus ({error!r})") from None
+            found = series_of(answer)
+        except PrometheusError as error:
+            raise PrometheusError(f"{query}: {error}") from None
+        for each in found:
+            key = tuple(sorted((k, v) for k, v in each.labels.items() if k != "__name__"))
+            if key not in place:
+                place[key] = len(rows)
+                rows.append(np.full(steps + 1, np.nan))
+            for at, value in zip(each.times_s, each.values, strict=True):
+                k = round((at - from_s) / step_s)
+                if not first <= k <= last:
+                    raise PrometheusError(f"{query}: a value of {at:.3f}, which was not asked for")
+                if not (sound(value, most) or math.isnan(value)):  # NaN: none was counted
+                    raise PrometheusError(f"{query}: {value:g}, which is no count")
+                rows[place[key]][k] = value
     values = np.array(rows) if rows else np.zeros((0, steps + 1))
     return Series(tuple(dict(key) for key in place), values)
+
+
+def _at_most(n: float, which: str) -> None:
+    if n > MOST_REQUESTS:
+        raise PrometheusError(f"{n:,.0f} requests {which}: at most {MOST_REQUESTS:,} make a trace")
 
 
 # --- counters and gauges ------------------------------------------------------------------------------
@@ -371,8 +386,10 @@ def _by_bucket(buckets: Series) -> tuple[Floats, Ints]:
     for labels, row in zip(buckets.labels, risen, strict=True):
         try:
             end = float(labels["le"])
+            if not (0 <= end <= MOST_TOKENS or end == math.inf):
+                raise ValueError
         except (KeyError, ValueError):
-            raise PrometheusError(f"a bucket without a number le: {labels}") from None
+            raise PrometheusError(f"a bucket without a number of tokens le: {labels}") from None
         pods.setdefault(_pod(labels), {})[end] = row
     ends = sorted({end for mine in pods.values() for end in mine})
     counts = np.zeros((risen.shape[1], len(ends)))
@@ -382,6 +399,7 @@ def _by_bucket(buckets: Series) -> tuple[Floats, Ints]:
             if end in mine:
                 counts[:, k] += np.maximum(mine[end] - before, 0.0)
                 before = np.maximum(mine[end], before)
+    _at_most(float(counts.sum()), "that ended")
     return np.array(ends), np.rint(counts).astype(np.int64)
 
 
@@ -395,6 +413,9 @@ def _lengths(
         counts: (steps, buckets).
         tokens: (steps,) their sums; None: not known.
         rng: for lengths within buckets, and their order.
+
+    Raises:
+        PrometheusError: more tokens than so many requests can have.
     """
     below = np.append(0.0, ends[:-1])
     low = np.floor(below).astype(np.int64) + 1  # one without any token counts as one with one
@@ -402,10 +423,12 @@ def _lengths(
     for k, row in enumerate(counts):
         n = int(row.sum())
         total = None if tokens is None or np.isnan(tokens[k]) else round(float(tokens[k]))
+        if total is not None and total > n * MOST_TOKENS > 0:
+            raise PrometheusError(f"{n} requests that ended in a step have {total:,} tokens")
         least = np.repeat(low, row)
         most = np.where(np.isfinite(ends), np.floor(ends), _OPEN_BUCKET_TOKENS)
         if total is not None:
-            most = np.where(np.isfinite(ends), most, np.maximum(total, low))
+            most = np.where(np.isfinite(ends), most, np.maximum(min(total, MOST_TOKENS), low))
         elif len(low):
             most = np.where(np.isfinite(ends), most, 2 * low)
         high = np.maximum(np.repeat(most.astype(np.int64), row), least)
