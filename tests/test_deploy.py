@@ -416,10 +416,23 @@ def test_the_command_writes_for_the_winner_or_another(
     code, out, _ = run(capsys, answer, *where, f"out={tmp_path / 'k'}", "policy=keda")
     assert code == 0
     assert "note:" not in out
-    code, out, _ = run(capsys, answer, *where, f"out={tmp_path / 't'}", "policy=twin")
+    code, out, _ = run(capsys, answer, *where, f"out={tmp_path / 't'}", "policy=kpa")
     assert code == 0
     assert "misses a target" in out  # and what would reach it
     assert (tmp_path / "t" / "serve.yaml").is_file()
+
+
+def test_a_policy_that_no_real_cluster_can_run_is_refused_with_the_best_that_can(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    answer = f"answer={written(made_answer(['paced', 'wva', 'hpa']), tmp_path / 'a.json')}"
+    where = ("namespace=llm", "deployment=vllm", f"out={tmp_path / 'out'}")
+    code, _, err = run(capsys, answer, *where)
+    assert code == 2
+    assert "policy = 'paced': cannot run on a real cluster: needs " in err
+    assert err.rstrip().endswith("policy=wva")
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
+    assert run(capsys, answer, *where, "policy=wva")[0] == 0
 
 
 @pytest.mark.parametrize(

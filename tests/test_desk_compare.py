@@ -159,3 +159,15 @@ def test_slips_are_told_in_a_line(
     assert said.out == ""
     assert says in said.err
     assert said.err.count("\n") == 1
+
+
+def test_what_only_one_rests_on_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    a = made_answer(2)
+    b = a.model_copy(update={"rests_on": (*a.rests_on[1:], "Iteration times: a roofline.")})
+    paths = [str(written(x, tmp_path / f"{k}.json")) for k, x in enumerate((a, b))]
+    assert main(paths) == 0
+    out = capsys.readouterr().out
+    assert f": {a.rests_on[0]}\n" in out
+    assert ": Iteration times: a roofline.\n" in out
+    assert main([paths[0], paths[0]]) == 0
+    assert "rests on" not in capsys.readouterr().out

@@ -234,3 +234,11 @@ def test_a_browser_draws_it_without_complaint(
     title = re.search(r"<title>(.*?)</title>", done.stdout)
     assert title is not None
     assert title[1].split() == ["true"] * (policies + 1)
+
+
+def test_policies_that_lie_on_each_other_have_one_label():
+    from experiments.desk.page import _labels
+
+    points = [("a", 4.0, 0.5), ("b", 4.01, 0.55), ("c", 4.0, 0.5), ("d", 3.0, 0.5), ("e", 4.0, 5.0)]
+    assert _labels(points) == ["a + 2 others", "", "", "d", "e"]
+    assert _labels([("x", 1.0, 1.0), ("<y>", 1.0, 1.0)]) == ["x, &lt;y&gt;", ""]

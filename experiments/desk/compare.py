@@ -46,6 +46,8 @@ def compared(
         ("On time, held-out part", _attainment(a, b, names, markdown)),
         (_cost_title(a, b), _costs(a, b, names, markdown)),
     ]
+    if basis := _basis(a, b, names):
+        parts.append(("What each rests on, where they differ", basis))
     if settings := _settings(a, b, names, markdown):
         parts.append(("Settings that differ", settings))
     return "\n\n".join(
@@ -69,6 +71,14 @@ def _questions(a: Answer, b: Answer, names: tuple[str, str], markdown: bool) -> 
     if not rows:
         return "both answer the same question"
     return _table(("", *names), rows, markdown)
+
+
+def _basis(a: Answer, b: Answer, names: tuple[str, str]) -> str:
+    """Sentences that one of them rests on alone: a roofline's times beside measured ones, say."""
+    lines = []
+    for name, mine, other in ((names[0], a, b), (names[1], b, a)):
+        lines += [f"- {name}: {said}" for said in mine.rests_on if said not in other.rests_on]
+    return "\n".join(lines)
 
 
 def _winners(a: Answer, b: Answer, names: tuple[str, str], markdown: bool) -> str:

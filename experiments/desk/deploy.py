@@ -17,7 +17,8 @@ What is written depends on the policy:
     keda     scaledobject.yaml: a ScaledObject (keda.sh/v1alpha1) with queries of vLLM's metrics;
              serve.yaml
     static   scale.yaml: the number of replicas
-    others   serve.yaml: policy, LLM, GPU and targets, for llmscale serve config=serve.yaml
+    others   serve.yaml: policy, LLM, GPU and targets, for llmscale serve config=serve.yaml; those
+             that need what vLLM does not tell are refused
 
 Limits, targets and windows are the tuned ones. What a manifest cannot say of the simulated rule
 stands in comments at its head: read them before you apply it. Exit codes: 0, 2 for a slip.
@@ -155,6 +156,26 @@ def write_manifests(
     if others := [name for name in FILES if name not in files and (folder / name).exists()]:
         raise Slip(f"{folder}: holds {', '.join(others)} of another policy; name another folder")
     return replace_files({folder / name: partial(_put, text) for name, text in files.items()})
+
+
+def lacking(answer: Answer, name: str) -> str:
+    """What a policy of the ranking needs and no real cluster tells; "": it can run on one."""
+    from baselines import make_policy
+    from experiments.desk.serve.seen import Cluster, Target, needs
+
+    if name in ("hpa", "keda", "static"):
+        return ""  # Kubernetes runs them
+    asked = answer.question
+    cluster = Cluster(
+        asked.llm,
+        asked.gpu,
+        asked.tp,
+        asked.load_s,
+        max(1, asked.max_gpus // asked.tp),
+        asked.control_interval_s or 30.0,
+        tuple(Target(t.name, t.ttft_s, t.itl_s) for t in asked.targets),
+    )
+    return needs(make_policy(answer.of(name).spelled), cluster)
 
 
 def _put(text: str, part: Path) -> None:
@@ -560,6 +581,10 @@ def _run(words: list[str]) -> int:
         raise Slip(f"policy = {name!r}: must be one of {ranking}")
     folder = Path(options["out"])
     check_folder("out", folder)
+    if lacks := lacking(answer, name):
+        able = [each for each in ranking if each != name and not lacking(answer, each)]
+        best = f"; the best of the ranking that can is policy={able[0]}" if able else ""
+        raise Slip(f"policy = {name!r}: cannot run on a real cluster: {lacks}{best}")
     paths = write_manifests(
         answer,
         answer.of(name),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import math
+import shlex
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import resources
@@ -64,6 +65,7 @@ def _rendered(answer: Answer) -> str:
     texts = {"percent": percent, "goal": goal, "seconds": seconds, "span": span_text}
     environment.filters |= {name: partial(_unbroken, text) for name, text in texts.items()}
     environment.filters |= {"dollars": dollars, "hours": lambda value: f"{value:,.1f}"}
+    environment.filters["command"] = lambda words: shlex.join(("llmscale", *words))
     targets = answer.question.targets
     return environment.from_string(template).render(
         answer=answer,
@@ -225,7 +227,7 @@ def _overview(answer: Answer) -> dict[str, Any]:
             "mode": "markers+text",
             "x": [r.held_out.gpu_hours for r, *_ in mine],
             "y": [late for _, late, *_ in mine],
-            "text": [html.escape(r.policy) for r, *_ in mine],
+            "text": _labels([(r.policy, r.held_out.gpu_hours, late) for r, late, *_ in mine]),
             "textposition": [("top center", "bottom center")[k % 2] for k in range(len(mine))],
             "cliponaxis": False,
             "marker": {
@@ -278,6 +280,30 @@ def _overview(answer: Answer) -> dict[str, Any]:
         ],
     )
     return _json(shown, layout)
+
+
+def _labels(points: Sequence[tuple[str, float, float]]) -> list[str]:
+    """Labels of (policy, GPU-hours, what is late): points that lie on each other have one."""
+    hours = [x for _, x, _ in points]
+    near = 0.02 * max(max(hours) - min(hours), 0.2 * max(hours), 1e-9)
+    labels, heads = [""] * len(points), list[int]()
+    behind: dict[int, list[str]] = {}
+    for k, (policy, x, late) in enumerate(points):
+        for head in heads:
+            _, other_x, other = points[head]
+            if abs(x - other_x) <= near and abs(math.log10(late / other)) < 0.25:
+                behind[head].append(policy)
+                break
+        else:
+            heads.append(k)
+            behind[k] = []
+    for head in heads:
+        first, others = points[head][0], behind[head]
+        more = (
+            f", {others[0]}" if len(others) == 1 else f" + {len(others)} others" if others else ""
+        )
+        labels[head] = html.escape(first + more)
+    return labels
 
 
 def _chart(ranked: Ranked, targets: Sequence[Target]) -> dict[str, Any]:

@@ -25,8 +25,8 @@ r"""Run a policy in the shadow of a real cluster: what it would order and why, f
                        max_replicas=N (max_instances), max_step=4, dead_after_s=S (twice every)
 
 A policy that needs more than vLLM's metrics is refused at the start. The last order stands while
-Prometheus is silent, or fewer than half of the pods serve. Writing stops for good when somebody else
-changes the replica count, or Kubernetes refuses.
+Prometheus is silent, or fewer than half of the pods serve. Writing stops for good when somebody
+else changes the replica count, or Kubernetes refuses.
 
 Examples:
     llmscale serve policy=hpa:kv_target=0.6 prometheus=http://localhost:9090 namespace=llm
