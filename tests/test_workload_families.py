@@ -92,3 +92,11 @@ def test_windows_come_from_their_part_alone():
     seconds = np.unique(requests.arrival_s.astype(int))
     assert len(seconds) > 20
     assert np.all(counts[seconds] > 0)
+
+
+def test_another_day_of_a_workload_is_nobody_elses():
+    name = {"workload": "mixed-slo/train"}
+    days = {f"workload.streams.{stream}.arrivals.days": [3] for stream in ("chat", "code")}
+    before = load_scenario("mixed-slo-hours", **name)
+    assert load_scenario("mixed-slo-hours", **name, **days).workload.day_arrivals[0].days == (3,)
+    assert load_scenario("mixed-slo-hours", **name) == before

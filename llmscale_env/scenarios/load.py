@@ -179,7 +179,7 @@ def _put(data: dict[str, Any], path: str, value: Any) -> None:
             return
         if isinstance(here, dict):
             if isinstance(here.get(part), str) and part == "workload":
-                here[part] = mix_data(here[part])
+                here[part] = _plain(mix_data(here[part]))  # which is kept, and shared
             elif isinstance(here.get(part), str) and part == "network":
                 here[part] = {"machine": here[part]}
             elif here.get(part) is None:
