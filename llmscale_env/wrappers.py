@@ -62,7 +62,7 @@ class _Names:
         return {name: rows[..., span] for name, span in self.spans.items()}
 
 
-class NamedObservation(gym.ObservationWrapper, RecordConstructorArgs):  # type: ignore[type-arg]
+class NamedObservation(gym.ObservationWrapper, RecordConstructorArgs):
     """Observations as a `Dict`: a `Box` per block, or one per entry.
 
     Args:
@@ -102,7 +102,7 @@ class VectorNamedObservation(VectorWrapper):
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """As the environment's, by name."""
         observation, *others = self.env.step(actions)
-        return (self._names.split(observation), *others)  # type: ignore[return-value]
+        return (self._names.split(observation), *others)
 
 
 class _Levels:
@@ -121,7 +121,7 @@ class _Levels:
         return np.minimum((share * self._nvec).astype(np.int64), self._nvec - 1)
 
 
-class ContinuousAction(gym.ActionWrapper, RecordConstructorArgs):  # type: ignore[type-arg]
+class ContinuousAction(gym.ActionWrapper, RecordConstructorArgs):
     """Actions as a `Box` of -1..1 with a number per part, for SAC and TD3.
 
     A part of n choices takes n equal pieces of the range, in the order of `action_choices`. Numbers beyond
@@ -156,7 +156,7 @@ class VectorContinuousAction(VectorWrapper):
         return self.env.step(self._levels.choices(actions))
 
 
-class VectorReward(gym.Wrapper, RecordConstructorArgs):  # type: ignore[type-arg]
+class VectorReward(gym.Wrapper, RecordConstructorArgs):
     """Rewards as vectors, one number per part, as MO-Gymnasium has them.
 
     The parts are those of `info["reward_parts"]`; their sum is the reward. `reward_space` is set on the
@@ -194,7 +194,7 @@ class VectorReward(gym.Wrapper, RecordConstructorArgs):  # type: ignore[type-arg
         return observation, reward, terminated, truncated, info
 
 
-class SafetyStep(gym.Wrapper, RecordConstructorArgs):  # type: ignore[type-arg]
+class SafetyStep(gym.Wrapper, RecordConstructorArgs):
     """Steps with a cost of their own, as Safety-Gymnasium has them: six values, the third is the cost.
 
     The cost is `info["cost"]`, the requests that became late in the interval; use an environment whose reward
@@ -234,7 +234,7 @@ class SafetyStep(gym.Wrapper, RecordConstructorArgs):  # type: ignore[type-arg]
         return observation, reward, float(info["cost"]), terminated, truncated, info
 
 
-class DomainRandomisation(gym.Wrapper, RecordConstructorArgs):  # type: ignore[type-arg]
+class DomainRandomisation(gym.Wrapper, RecordConstructorArgs):
     """Every episode draws its load anew, from the environment's own generator.
 
     Args:
@@ -282,7 +282,7 @@ class _Stages:
         return self._stages[self.number][1]
 
 
-class Curriculum(gym.Wrapper, RecordConstructorArgs):  # type: ignore[type-arg]
+class Curriculum(gym.Wrapper, RecordConstructorArgs):
     """Episodes that get harder, or other, with the steps taken.
 
     Args:
@@ -317,7 +317,7 @@ class Curriculum(gym.Wrapper, RecordConstructorArgs):  # type: ignore[type-arg]
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """As the environment's; it is counted."""
         self._stages.steps += 1
-        return self.env.step(action)  # type: ignore[return-value]
+        return self.env.step(action)
 
 
 class VectorCurriculum(VectorWrapper):
@@ -344,7 +344,7 @@ class VectorCurriculum(VectorWrapper):
         before = self._stages.number
         self._stages.steps += self.num_envs
         if self._stages.number != before:
-            self.env.unwrapped.set_options(self._stages.options)
+            self.env.unwrapped.set_options(self._stages.options)  # type: ignore[attr-defined]
         return self.env.step(actions)
 
 
@@ -379,10 +379,10 @@ class VectorFlatInfo(VectorWrapper):
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """As the environment's."""
         *others, info = self.env.step(actions)
-        return (*others, self._flat(info))  # type: ignore[return-value]
+        return (*others, self._flat(info))
 
     def _flat(self, info: Mapping[str, Any]) -> dict[str, Any]:
-        flat = {}
+        flat: dict[str, Any] = {}
         for name in self._keep:
             first, _, rest = name.partition("/")
             value = info.get(first)
