@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from baselines.make import PLACEMENT_POLICIES
 from baselines.parameters import parse_policy, split_policies
 from experiments.capacity_load import parts_of, stream_of, trace_of, window
 from experiments.capacity_serve import scenario_of
+from experiments.desk.targets import times_of
 from experiments.output import RESULTS
 from llmscale_env._cli import Slip, check_folder, flag, number, one_of, parse_options, whole
 from llmscale_env.cluster.cards import gpu_card, is_path, llm_card
@@ -150,23 +150,7 @@ def _check_load(case: Mapping[str, Any]) -> None:
 
 def _slo(options: Mapping[str, str]) -> tuple[float, float]:
     text = options.get("slo", "")
-    form = "must be ttft:SECONDS,itl:SECONDS, as in slo=ttft:0.6,itl:0.03"
-    found: dict[str, float] = {}
-    for part in text.split(","):
-        key, colon, number = part.partition(":")
-        if key not in ("ttft", "itl") or not colon:
-            raise Slip(f"slo = {text!r}: {form}")
-        if key in found:
-            raise Slip(f"slo = {text!r}: {key} is given twice; {form}")
-        try:
-            found[key] = float(number)
-        except ValueError:
-            found[key] = math.nan
-        if not 0 < found[key] < math.inf:
-            raise Slip(f"slo = {text!r}: {key} = {number!r}: must be a positive number of seconds")
-    if len(found) < 2:
-        raise Slip(f"slo = {text!r}: {form}")
-    return found["ttft"], found["itl"]
+    return times_of(text, text, "must be ttft:SECONDS,itl:SECONDS, as in slo=ttft:0.6,itl:0.03")
 
 
 def _card(options: Mapping[str, str], key: str, default: str, look_up: Callable[[str], Any]) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import csv
+import html
 import itertools
 import json
+import shlex
+import shutil
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -17,13 +20,28 @@ import pytest
 from baselines import make_policy
 from baselines.parameters import parse_policy
 from baselines.registry import TUNABLE
-from experiments.desk.advise import advise, ask, changed_cases, main, slo_of
-from experiments.desk.advising.case import INTERVAL_S, POOL, Case, split
+from baselines.tuning.episodes import fingerprint
+from experiments.desk.advise import advise, ask, changed_cases, main
+from experiments.desk.advising.case import (
+    INTERVAL_S,
+    LEAST_REQUESTS,
+    MOST_AFTER_S,
+    POOL,
+    TUNING_SEED,
+    Case,
+    split,
+)
+from experiments.desk.advising.episode import Ending, play_tuning, run
 from experiments.desk.advising.judge import WORST_S, _worst, fleets, judge, keeps
-from experiments.desk.advising.search import HEADROOM, fixed_settings, spelled, trials_of
+from experiments.desk.advising.search import HEADROOM, fixed_settings, key_of, spelled, trials_of
 from experiments.desk.answer import Answer
+from experiments.desk.targets import slo_of
 from llmscale_env._cli import Slip
-from llmscale_env.control.run import run_episode
+from llmscale_env.cluster.iteration_data import load_models, model_to_json
+from llmscale_env.control.command import Command
+from llmscale_env.control.simulation import ClusterSimulation
+from llmscale_env.control.view import ClusterView
+from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.workload.readers import read_trace
 
 SLO = "slo=ttft:1,itl:0.05"
@@ -100,13 +118,8 @@ def test_the_fixed_fleet_keeps_what_it_promises_and_the_winner_hangs_on_no_seed(
     case = case_of(tmp_path, *words)
     if fixed.settings[POOL] > 1:
         fewer = replace(case, initial=fixed.settings[POOL] - 1).tuning(HEADROOM)
-        made = run_episode(
-            make_policy("static", **fixed_settings(fewer.fleet.pools[0].initial_instances, None)),
-            fewer,
-            1000,
-            forecaster=None,
-        )
-        assert made.summary["all/slo_attainment"] < 0.99
+        static = make_policy("static", **fixed_settings(fixed.settings[POOL] - 1, None))
+        assert run(static, fewer, 1000).summary["all/slo_attainment"] < 0.99
 
 
 def test_workers_and_a_second_run_change_nothing(steady, tmp_path):
@@ -122,16 +135,15 @@ def test_workers_and_a_second_run_change_nothing(steady, tmp_path):
 def test_an_outcome_is_what_a_run_of_the_whole_trace_brought(steady, tmp_path):
     case = case_of(tmp_path, f"trace={steady}", SLO, *FEW, "usd_per_gpu_hour=2", initial=3)
     found = judge("static", fixed_settings(3, None), case)
-    made = run_episode(
-        make_policy("static"), case.whole(), 0, requests=case.requests(), forecaster=None
-    ).requests
+    made = run(make_policy("static"), case.whole(), 0).requests
+    assert set(made["outcome"]) <= {"on_time", "late"}
     late = made["arrival_s"] >= case.tuned_s
     for part, rows, length_s in (
         (found.tuned, ~late, case.tuned_s),
         (found.held_out, late, case.horizon_s - case.tuned_s),
     ):
-        known = made[rows & (made["outcome"] != "unfinished")]
-        assert part.attainment["all"] == pytest.approx((known["outcome"] == "on_time").mean())
+        share = (made[rows]["outcome"] == "on_time").mean()
+        assert part.attainment["all"] == pytest.approx(share)
         assert part.gpu_hours == pytest.approx(3 * length_s / 3600)
         assert part.usd == pytest.approx(2 * part.gpu_hours)
         assert (part.scaling_actions, part.peak_gpus, part.mean_gpus) == (0, 3, pytest.approx(3))
@@ -158,17 +170,11 @@ def test_decisions_tell_when_and_why_instances_come_and_go(tmp_path):
 
 def test_an_instance_serves_load_s_after_its_order(steady, tmp_path):
     case = case_of(tmp_path, f"trace={steady}", SLO, "load_s=95", initial=1)
-    made = run_episode(
-        make_policy("static", **{POOL: 2}),
-        case.whole(),
-        0,
-        requests=case.requests(),
-        forecaster=None,
-    ).series
+    made = run(make_policy("static", **{POOL: 2}), case.whole(), 0).series
     serves = made["time_s"][made[f"{POOL}/active"] == 2].iloc[0]
     assert 95 <= serves <= 95 + INTERVAL_S
     # Also where another instance has just left its weights behind.
-    assert case.whole().fleet.host_keep_alive_s == 0
+    assert case.whole().scenario.fleet.host_keep_alive_s == 0
 
 
 def test_what_a_policy_needs_is_what_a_simulation_says(tmp_path):
@@ -223,7 +229,7 @@ def test_the_files_hold_the_answer(steady, tmp_path, capsys):
     assert main(words) == 0
     shown = capsys.readouterr().out
     answer = Answer.model_validate_json((out / "answer.json").read_text(encoding="utf-8"))
-    assert answer.question.words == tuple(words)
+    assert answer.question.words == ("advise", *words)
     assert answer.question.requests == len(read_trace(steady))
 
     def rows(name: str) -> list[dict[str, str]]:
@@ -260,8 +266,9 @@ def test_what_ifs_change_one_thing_and_say_it(steady, tmp_path):
     assert {"x0.5", "x1.5", "x2"} == {value for group, value in said if group == "load"}
     assert {"30 s", "120 s", "180 s"} == {value for group, value in said if group == "loading"}
     more = next(other for _, value, other in changed if value == "x2")
-    assert len(more.requests()) == pytest.approx(2 * len(case.requests()), rel=0.01)
-    assert case.requests().arrival_s.max() <= case.span_s
+    few, many = case.whole().requests, more.whole().requests
+    assert len(many) == pytest.approx(2 * len(few), rel=0.01)
+    assert few.arrival_s.max() <= case.span_s
 
 
 def test_spelled_settings_are_those_of_other_commands(steady, tmp_path):
@@ -342,7 +349,7 @@ def test_the_worst_five_minutes_are_a_classes_own():
     assert _worst([good], 0.0, 1200.0) == 1.0
     assert _worst([one.iloc[:0]], 0.0, 1200.0) is None
     cut = one.assign(outcome="unfinished")
-    assert _worst([cut], 0.0, 1200.0) is None
+    assert _worst([cut], 0.0, 1200.0) == 0.0
 
 
 def test_long_traces_try_fewer_settings_and_never_none():
@@ -350,6 +357,219 @@ def test_long_traces_try_fewer_settings_and_never_none():
     assert counts == sorted(counts, reverse=True)
     assert counts[0] == counts[1] > counts[2] > counts[3] > 0
     assert trials_of("twin", 100) < trials_of("hpa", 100)
+
+
+# ---- the trace, its halves and its end ----
+
+
+def test_no_file_that_was_given_is_written_over(steady, tmp_path, capsys):
+    out = tmp_path / "out"
+    out.mkdir()
+    words = [SLO, "policies=hpa:kv_target=0.5", "what_ifs=false", *FEW, f"out={out}"]
+    columns = "columns=arrival:arrival_time_s,input:input_tokens,output:output_tokens"
+    source = out / "trace.csv"
+    shutil.copyfile(steady, source)
+    before = source.read_bytes()
+    assert main([*words, f"trace={source}", columns]) == 0
+    assert source.read_bytes() == before
+    kept = list((out / "cache").glob("requests-*.csv"))
+    assert len(kept) == 1
+    # Nor is one that the answer has the same name for.
+    for name in ("series.csv", "what_ifs.csv", "ranking.csv"):
+        shutil.copyfile(steady, out / name)
+        capsys.readouterr()
+        assert main([*words, f"trace={out / name}"]) == 2
+        assert f"{name} would be written over trace=" in capsys.readouterr().err
+        assert (out / name).read_bytes() == before
+
+
+def test_a_slip_leaves_no_copy_of_the_trace(steady, tmp_path):
+    columns = "columns=arrival:arrival_time_s,input:input_tokens,output:output_tokens"
+    words = [f"trace={steady}", columns, f"out={tmp_path / 'out'}"]
+    for slip in ([SLO, "policies=chiron"], [SLO, "load_s=5000"], ["slo=chat/ttft:1,itl:1"]):
+        assert main([*words, *slip]) == 2
+        assert not list((tmp_path / "out").rglob("*"))
+
+
+def calibrated(path: Path, slower: float) -> Path:
+    """Iteration times of one card, so many times as long as the shipped ones."""
+    (model,) = (
+        m for m in load_models() if (m.llm, m.gpu, m.tp) == ("llama-3.1-8b", "a100-80gb", 1)
+    )
+    record = model_to_json(model)
+    for key, value in record.items():
+        if key.endswith("_s") and isinstance(value, list):
+            record[key] = [slower * x for x in value]
+    path.write_text(json.dumps({"schema_version": 1, "models": [record]}))
+    return path
+
+
+def test_nothing_is_replayed_after_a_calibration(steady, tmp_path):
+    times = calibrated(tmp_path / "times.json", 1.0)
+    words = (f"trace={steady}", SLO, f"iteration_times={times}", "policies=hpa", *FEW)
+    first = case_of(tmp_path, *words)
+    assert key_of(first) == key_of(case_of(tmp_path, *words))
+    shared = fingerprint("x", [first.whole().scenario])
+    calibrated(times, 1.5)
+    other = case_of(tmp_path, *words)
+    assert key_of(first) != key_of(other)
+    # The search of `llmscale tune` has the same key for the same scenario, whose file has changed.
+    assert fingerprint("x", [first.whole().scenario]) != shared
+
+
+def test_requests_of_the_last_seconds_are_followed_until_they_are_judged(tmp_path):
+    arrival_s = np.linspace(0.0, 1200.0, 240)
+    frame = pd.DataFrame(
+        {"arrival_time_s": arrival_s, "input_tokens": 60_000, "output_tokens": 200}
+    )
+    frame.to_csv(tmp_path / "long.csv", index=False)
+    words = (f"trace={tmp_path / 'long.csv'}", "slo=ttft:60,itl:0.5", "policies=hpa", *FEW)
+    case = case_of(tmp_path, *words, "max_gpus=32", initial=16)
+    verdict = judge("static", fixed_settings(16, None), case)
+    assert verdict.held_out.attainment == verdict.tuned.attainment == {"all": 1.0}
+    assert verdict.held_out.gpu_hours == pytest.approx(16 * (case.horizon_s - case.tuned_s) / 3600)
+    part = case.tuning(1.0)
+    told = play_tuning(
+        case, 1.0, make_policy("static"), ClusterSimulation(part.scenario), TUNING_SEED
+    )
+    assert told.attainment == 1.0
+    assert told.gpu_hours == pytest.approx(16 * case.tuned_s / 3600)
+    # A request that is too slow is late, however little of it the end has seen.
+    targets = tuple(t.model_copy(update={"itl_s": 1e-4}) for t in case.targets)
+    tight = replace(case, targets=targets)
+    assert judge("static", fixed_settings(16, None), tight).held_out.attainment == {"all": 0.0}
+
+
+class Wavering:
+    """Orders another number of instances at every decision."""
+
+    name = "wavering"
+
+    def reset(self, scenario: Scenario, seed: int) -> None:
+        pass
+
+    def act(self, view: ClusterView) -> Command:
+        return Command(targets={POOL: 2 + view.step % 2})
+
+
+def test_after_the_end_the_fleet_stays_as_it_is(steady, tmp_path):
+    words = (f"trace={steady}", "slo=ttft:300,itl:0.05", "policies=hpa", *FEW)
+    part = case_of(tmp_path, *words, initial=2).whole()
+    series = run(Wavering(), part, 0).series
+    states = [f"{POOL}/{state}" for state in ("acquiring", "loading", "active")]
+    held = series[states].sum(axis=1)
+    after = (series["time_s"] > part.end_s + 1e-6).to_numpy()
+    assert after.sum() * INTERVAL_S > 300
+    assert held[after].nunique() == 1
+    assert set(held[~after]) == {2, 3}
+    hpa = make_policy("hpa", kv_target=0.3)
+    assert Ending(hpa, 0.0).parameters == hpa.parameters
+
+
+def test_what_cannot_be_awaited_is_late_and_said(tmp_path):
+    frame = write_trace(tmp_path / "t.csv")
+    frame["output_tokens"] = 2000
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    words = (f"trace={tmp_path / 't.csv'}", "slo=ttft:80000,itl:9", "policies=hpa", *FEW)
+    part = case_of(tmp_path, *words).whole()
+    assert part.cut
+    assert part.scenario.horizon_s - part.end_s == pytest.approx(MOST_AFTER_S, abs=2 * INTERVAL_S)
+    assert not case_of(tmp_path, words[0], SLO, *words[2:]).whole().cut
+
+
+@pytest.mark.parametrize("conversations", [False, True])
+def test_a_search_sees_nothing_of_the_second_half(tmp_path, conversations):
+    frame = write_trace(tmp_path / "a.csv")
+    late = frame["arrival_time_s"] >= SPAN_S / 2
+    if conversations:
+        frame["conversation"] = np.arange(len(frame)) // 3
+        frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.loc[late, "output_tokens"] = 10 * frame["output_tokens"][late] + 7
+    frame.loc[late, "input_tokens"] = 3 * frame["input_tokens"][late]
+    dropped = frame.index[late][5:900]  # the last row stays: it ends the trace
+    frame.drop(dropped).to_csv(tmp_path / "b.csv", index=False)
+    one, other = (
+        case_of(tmp_path, f"trace={tmp_path / name}", SLO, "policies=hpa", *FEW)
+        for name in ("a.csv", "b.csv")
+    )
+    assert len(one.whole().requests) > len(other.whole().requests)
+
+    def columns(case: Case, part: Any) -> list[Any]:
+        r = part.requests
+        known = r.arrival_s < case.tuned_s
+        return [
+            getattr(r, name)[known]
+            for name in (
+                "arrival_ps", "slo_class", "input_tokens", "output_tokens", "predicted_output_tokens"
+            )
+        ]  # fmt: skip
+
+    for load in (1.0, HEADROOM):
+        a, b = one.tuning(load), other.tuning(load)
+        assert len(a.requests) > 0
+        assert a.scenario.horizon_s == b.scenario.horizon_s
+        for x, y in zip(columns(one, a), columns(other, b), strict=True):
+            np.testing.assert_array_equal(x, y)
+        assert (a.requests.prefixes is not None) is conversations
+        if a.requests.prefixes is not None and b.requests.prefixes is not None:
+            for what in ("name", "first", "owner", "end"):
+                x, y = (getattr(part.requests.prefixes, what) for part in (a, b))
+                np.testing.assert_array_equal(x, y)
+    # Nor does a policy that is judged, until the second half comes.
+    for x, y in zip(columns(one, one.whole()), columns(other, other.whole()), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_outputs_of_the_second_half_are_predicted_from_the_first(tmp_path):
+    frame = write_trace(tmp_path / "t.csv")
+    short = frame["input_tokens"] < 1100
+    first = frame["arrival_time_s"] < SPAN_S / 2
+    frame["output_tokens"] = np.where(first, np.where(short, 100, 300), 900)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    part = case_of(tmp_path, f"trace={tmp_path / 't.csv'}", SLO, "policies=hpa", *FEW).whole()
+    late = part.requests.arrival_s >= SPAN_S / 2
+    inputs = part.requests.input_tokens[late]
+    predicted = part.requests.predicted_output_tokens[late]
+    assert set(part.requests.output_tokens[late]) == {900}
+    assert (predicted[inputs < 1000] == 100).all()
+    assert (predicted[inputs > 1200] == 300).all()
+
+
+@pytest.mark.parametrize("half", ["in", "after"])
+def test_a_class_that_a_half_hardly_has_is_refused(tmp_path, capsys, half):
+    frame = write_trace(tmp_path / "t.csv")
+    where = frame["arrival_time_s"] < SPAN_S / 2
+    rows = frame.index[where if half == "in" else ~where]
+    frame["slo_class"] = "main"
+    others = frame.index.difference(rows)
+    frame.loc[others[::2], "slo_class"] = "rare"
+    frame.loc[rows[: LEAST_REQUESTS - 1], "slo_class"] = "rare"
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    words = [f"trace={tmp_path / 't.csv'}", SLO, f"out={tmp_path / 'out'}", *FEW]
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert f"19 requests of class 'rare' {half} its first 450 s" in said
+    frame.loc[rows[:LEAST_REQUESTS], "slo_class"] = "rare"
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    case = ask([*words, "policies=hpa"]).case
+    outcome = judge("static", fixed_settings(4, None), case).held_out
+    assert keeps(outcome, case.targets)
+    missing = outcome.model_copy(update={"attainment": {**outcome.attainment, "rare": None}})
+    assert not keeps(missing, case.targets)
+
+
+def test_the_page_shows_a_command_that_can_be_given_again(tmp_path):
+    from experiments.desk.page import write_page
+
+    folder = tmp_path / "my traces"
+    folder.mkdir()
+    write_trace(folder / "t.csv")
+    words = [f"trace={folder / 't.csv'}", SLO, "policies=hpa:kv_target=0.5", "what_ifs=false", *FEW]
+    answer = answer_of(tmp_path, *words)
+    text = write_page(answer, tmp_path / "page.html").read_text(encoding="utf-8")
+    shown = html.unescape(text.partition("Asked: <code>")[2].partition("</code>")[0])
+    given = [*words, f"out={tmp_path / 'out'}"]
+    assert shlex.split(shown) == ["llmscale", "advise", *given]
 
 
 # ---- slips ----
@@ -369,7 +589,8 @@ def lines(
         ([], "no rows"),
         ([5.0], "spans 0 s with 1 requests: must be at least 600 s"),
         ([0.0, 200.0], "spans 200 s"),
-        ([*range(300), 1000.0], "1 request after its first 500 s"),
+        ([*range(300), 1000.0], "1 request after its first 500 s: must be at least 20 in each"),
+        ([0.0, *range(800, 1000)], "1 request in its first 500 s"),
         ([0.0, 700.0, 300.0], "must not go backwards"),
     ],
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -28,10 +28,14 @@ from llmscale_env.control.reward import day_drawn, days_to_draw, even_seeds
 from llmscale_env.control.run import run_episode
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.workload.config import TraceArrivals
 
 FIRST_SEED = 1_000
 MAX_SEEDS = 1_000
 """Tuning seeds stay far below the evaluation's, which begin at 10000."""
+
+Play = Callable[[Any, ClusterSimulation, int], Outcome]
+"""What an episode comes to: of a policy, a simulation that may be used again, and a seed."""
 
 _ROOT = Path(__file__).parents[2]
 
@@ -51,6 +55,8 @@ def fingerprint(name: str, scenarios: Sequence[Scenario]) -> str:
             cards = [repr(llm_card(llm)) for llm in pool.llms if is_path(llm)]
             cards += [repr(gpu_card(pool.gpu))] if is_path(pool.gpu) else []
             made.update("".join(cards).encode())
+        for path in _named(scenario):
+            made.update(path.read_bytes())
     for package in ("llmscale_env", "baselines"):
         for path in sorted((_ROOT / package).rglob("*")):
             if path.suffix in (".py", ".yaml", ".csv", ".json", ".npz", ".gz") and (
@@ -59,6 +65,15 @@ def fingerprint(name: str, scenarios: Sequence[Scenario]) -> str:
                 made.update(path.relative_to(_ROOT).as_posix().encode())
                 made.update(path.read_bytes())
     return made.hexdigest()[:16]
+
+
+def _named(scenario: Scenario) -> Iterator[Path]:
+    """Files that a scenario names and reads when it is simulated; what they hold may change."""
+    if scenario.iteration_times is not None:
+        yield Path(scenario.iteration_times)
+    for stream in scenario.workload.streams:
+        if isinstance(stream.arrivals, TraceArrivals):
+            yield Path(stream.arrivals.path)
 
 
 def tuning_seeds(scenario: Scenario, n: int) -> list[int]:
@@ -91,6 +106,8 @@ class Episodes:
         scenarios: each seed is one episode on every one of them.
         path: where outcomes are kept; None: only as long as this object lives.
         launcher: where episodes run that are asked for together; the outcomes are the same anywhere.
+        play: plays an episode (a function that can be pickled, if there are several workers); None: with the
+            requests that its seed draws, up to the scenario's end.
 
     Attributes:
         simulated, replayed: control intervals (environment steps) that were simulated, and that came from the
@@ -104,8 +121,10 @@ class Episodes:
         scenarios: Sequence[Scenario],
         path: Path | None = None,
         launcher: Launcher = ALONE,
+        play: Play | None = None,
     ) -> None:
         self.kind = kind
+        self._play: Play = _played if play is None else play
         self._launcher = launcher
         self._crew: Crew | None = None
         self.scenarios = tuple(scenarios)
@@ -160,7 +179,8 @@ class Episodes:
             self._crew = crew(self._launcher).__enter__()
         for key, settings in todo.items():
             for k, scenario in enumerate(self.scenarios):
-                self._crew.submit((key, k), run_one, self.kind, settings, scenario, key[1])
+                call = self.kind, settings, scenario, key[1], self._play
+                self._crew.submit((key, k), run_one, *call)
         found: dict[tuple[str, int], dict[int, Outcome]] = {key: {} for key in todo}
         for (key, k), outcome in self._crew:
             found[key][k] = outcome
@@ -192,7 +212,7 @@ class Episodes:
             self._simulations = [ClusterSimulation(scenario) for scenario in self.scenarios]
         policy = self.kind(**settings)
         self._used[key] = tuple(
-            _played(policy, simulation, seed) for simulation in self._simulations
+            self._play(policy, simulation, seed) for simulation in self._simulations
         )
         self.simulated += self.steps_per_seed
         self.after_each(self.steps_per_seed)
@@ -208,9 +228,12 @@ class Episodes:
             file.write(sealed(row) + "\n")
 
 
-def run_one(kind: Any, settings: Mapping[str, Any], scenario: Scenario, seed: int) -> Outcome:
-    """One episode, in a process that may be asked again for the same scenario."""
-    return _played(kind(**settings), _simulation(scenario.model_dump_json()), seed)
+def run_one(
+    kind: Any, settings: Mapping[str, Any], scenario: Scenario, seed: int, play: Play | None = None
+) -> Outcome:
+    """One episode, in a process that may be asked again for the same scenario; `play` as in `Episodes`."""
+    simulation = _simulation(scenario.model_dump_json())
+    return (_played if play is None else play)(kind(**settings), simulation, seed)
 
 
 @lru_cache(maxsize=32)

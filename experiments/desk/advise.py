@@ -42,8 +42,9 @@ Examples:
 
 from __future__ import annotations
 
-import math
+import hashlib
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -53,7 +54,6 @@ from typing import Any
 from baselines import PolicyError, make_policy
 from baselines.parameters import parse_policy, split_policies
 from baselines.registry import POLICIES, TUNABLE
-from baselines.tuning.episodes import fingerprint
 from experiments.desk.advising.case import (
     INTERVAL_S,
     MOST_CLASSES,
@@ -62,6 +62,7 @@ from experiments.desk.advising.case import (
     Source,
     columns_of,
     digest_of,
+    keep_plain,
     split,
     to_plain,
 )
@@ -73,18 +74,27 @@ from experiments.desk.advising.judge import (
     needed,
     shortfall,
 )
+from experiments.desk.advising.report import (
+    FILES,
+    ranking_text,
+    rests_on,
+    verdict_text,
+    what_ifs_text,
+    write,
+)
 from experiments.desk.advising.search import (
-    HEADROOM,
     able,
     fixed_settings,
+    key_of,
     least_fixed,
     spelled,
     trials_of,
     tune,
 )
-from experiments.desk.answer import Answer, Outcome, Question, Ranked, Target, WhatIf
+from experiments.desk.answer import Answer, Outcome, Question, Ranked, WhatIf
 from experiments.desk.page import write_page
-from experiments.output import RESULTS, text_table, write_csv
+from experiments.desk.targets import Target, slo_of
+from experiments.output import RESULTS
 from llmscale_env import __version__, _spread
 from llmscale_env._cli import (
     Slip,
@@ -99,12 +109,10 @@ from llmscale_env._cli import (
     whole,
 )
 from llmscale_env._spread import ALONE, Launcher, OtherCode, WorkerLost, crew, launcher_of, spread
-from llmscale_env._writing import write_text
 from llmscale_env.cluster.cards import gpu_card, known_gpus, llm_card
 from llmscale_env.cluster.iteration_data import DataFileError
-from llmscale_env.cluster.iteration_time import basis, iteration_time_model
+from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.cluster.kv import TP_DEGREES, fitting_tp
-from llmscale_env.scenarios.basis import times_told
 from llmscale_env.scenarios.load import ScenarioError
 from llmscale_env.workload.readers import FORMATS, Trace
 from llmscale_env.workload.requests import PS_PER_S
@@ -212,16 +220,43 @@ def ask(words: Sequence[str]) -> Asked:
     wanted, seed = flag(options, "what_ifs", True), whole(options, "seed", 0, 0, 2**31)
     out = Path(options.get("out", RESULTS / "advise"))
     check_folder("out", out)
-    source, trace = _source(options, out)
-    span_s, tuned_s = split(trace, load_s)
+    for key in ("trace", "iteration_times"):
+        _check_apart(options, key, out)
+    with tempfile.TemporaryDirectory() as folder:
+        source, trace = _source(options, Path(folder))
+        case, trials = _case(
+            options, source, trace, policies, slo, attainment,
+            llm=llm, gpu=gpu, tp=tp, load_s=load_s, max_gpus=max_gpus, usd_per_gpu_hour=price, seed=seed,
+        )  # fmt: skip
+        if "columns" in options:  # nothing is wrong with any word: now it may be kept
+            place = out / "cache" / f"requests-{source.digest}.csv"
+            keep_plain(Path(source.path), Path(options["trace"]), place)
+            case = replace(case, source=replace(source, path=str(place)))
+    return Asked(
+        case, trace, options["trace"], policies, trials, wanted, launcher, out, tuple(words)
+    )
+
+
+def _case(
+    options: Mapping[str, str],
+    source: Source,
+    trace: Trace,
+    policies: tuple[tuple[str, dict[str, Any] | None], ...],
+    slo: Mapping[str | None, tuple[float, float]],
+    attainment: float,
+    **fields: Any,
+) -> tuple[Case, dict[str, int]]:
+    """The case, which every policy can run, and the settings to try of each policy that is tuned."""
     targets = _targets(slo, trace, attainment)
+    load_s, times = fields["load_s"], options.get("iteration_times")
+    span_s, tuned_s = split(trace, load_s)
     case = Case(
-        source=source, by_class=trace.slo_class is not None, llm=llm, gpu=gpu, tp=tp,
-        iteration_times=options.get("iteration_times"), targets=targets, load_s=load_s,
-        max_gpus=max_gpus, usd_per_gpu_hour=price, span_s=span_s, tuned_s=tuned_s, seed=seed,
+        source=source, by_class=trace.slo_class is not None, iteration_times=times,
+        times_digest="" if times is None else digest_of(Path(times), "iteration_times"),
+        targets=targets, span_s=span_s, tuned_s=tuned_s, **fields,
     )  # fmt: skip
     try:
-        scenario = case.whole()
+        scenario = case.whole().scenario
         for pool in scenario.fleet.pools:
             iteration_time_model(pool.llm, pool.gpu, pool.tp, data=scenario.iteration_times)
     except (ScenarioError, DataFileError) as error:
@@ -231,49 +266,22 @@ def ask(words: Sequence[str]) -> Asked:
     if "trials" in options:
         trials = dict.fromkeys(trials, whole(options, "trials", 1, 1, MOST_TRIALS))
     if trials:
-        needs("optuna")
+        needs("jinja2", "plotly", "optuna")
     for name, settings in policies:
         if why := able(name, case):
             raise Slip(f"policies = {name!r}: cannot run on one pool of one LLM: {why}")
         if settings is not None:
             _check_settings(name, settings, case)
-    return Asked(
-        case, trace, options["trace"], policies, trials, wanted, launcher, out, tuple(words)
-    )
+    return case, trials
 
 
-def slo_of(text: str) -> dict[str | None, tuple[float, float]]:
-    """(TTFT, ITL) targets in seconds, by class; None: of every class.
-
-    Raises:
-        Slip: another form, a class or a target that is given twice, a number that is not positive.
-    """
-    form = (
-        "must be ttft:SECONDS,itl:SECONDS, or of classes chat/ttft:1,itl:0.05+batch/ttft:60,itl:0.2"
-    )
-    made: dict[str | None, tuple[float, float]] = {}
-    for one in text.split("+"):
-        head, slash, rest = one.rpartition("/")
-        name = head if slash else None
-        found: dict[str, float] = {}
-        for part in rest.split(","):
-            key, colon, value = part.partition(":")
-            if key not in ("ttft", "itl") or not colon:
-                raise Slip(f"slo = {text!r}: {form}")
-            if key in found:
-                raise Slip(f"slo = {text!r}: {key} is given twice; {form}")
-            try:
-                found[key] = float(value)
-            except ValueError:
-                found[key] = math.nan
-            if not 0 < found[key] < 1e6:
-                raise Slip(
-                    f"slo = {text!r}: {key} = {value!r}: must be a positive number of seconds"
-                )
-        if len(found) < 2 or name == "" or name in made or (made and None in (name, *made)):
-            raise Slip(f"slo = {text!r}: {form}")
-        made[name] = found["ttft"], found["itl"]
-    return made
+def _check_apart(options: Mapping[str, str], key: str, out: Path) -> None:
+    """Refuse to write the answer over a file that was given."""
+    if key not in options or not Path(options[key]).is_file():
+        return
+    for name in FILES:
+        if (out / name).exists() and (out / name).samefile(options[key]):
+            raise Slip(f"out = {str(out)!r}: the answer's {name} would be written over {key}=")
 
 
 def _instance(options: Mapping[str, str]) -> tuple[str, str, int]:
@@ -305,31 +313,26 @@ def _instance(options: Mapping[str, str]) -> tuple[str, str, int]:
     return names["llm"], names["gpu"], int(options["tp"])
 
 
-def _source(options: Mapping[str, str], out: Path) -> tuple[Source, Trace]:
-    """The trace's file and what it holds; one with other columns is written as a plain one first."""
-    path = Path(options["trace"])
-    digest_of(path, "trace")
+def _source(options: Mapping[str, str], folder: Path) -> tuple[Source, Trace]:
+    """The trace's file and what it holds; one with other columns is written to `folder` as a plain one."""
+    given = Path(options["trace"])
+    path, digest = given, digest_of(given, "trace")
     form = options.get("format", "auto")
     if form not in ("auto", *FORMATS):
         raise Slip(f"format = {form!r}: must be one of {','.join(('auto', *FORMATS))}")
+    sort, block = flag(options, "sort"), whole(options, "hash_block_tokens", 512, 1, 1_000_000)
     if "columns" in options:
         if "format" in options:
             raise Slip(f"format = {form!r}: not together with columns=")
-        path = to_plain(path, columns_of(options["columns"]), out / "trace.csv")
-        form = "plain"
-    if "iteration_times" in options:
-        digest_of(Path(options["iteration_times"]), "iteration_times")
-    source = Source(
-        str(path),
-        form,
-        flag(options, "sort"),
-        whole(options, "hash_block_tokens", 512, 1, 1_000_000),
-        digest_of(path, "trace"),
-    )
+        columns = columns_of(options["columns"])
+        path, form = to_plain(given, columns, folder / "requests.csv"), "plain"
+        digest = hashlib.sha256(f"{digest} {options['columns']}".encode()).hexdigest()[:16]
+    source = Source(str(path), form, sort, block, digest)
     try:
-        return source, source.read()
+        return source, replace(source.read(), path=str(given))
     except ValueError as error:
-        raise Slip(f"trace = {options['trace']!r}: {error}") from None
+        said = str(error).replace(str(path), str(given))
+        raise Slip(f"trace = {options['trace']!r}: {said}") from None
 
 
 def _targets(
@@ -389,7 +392,7 @@ def _hint(name: str, allowed: Sequence[str]) -> str:
 
 def _check_settings(name: str, settings: Mapping[str, Any], case: Case) -> None:
     try:
-        TUNABLE[name](**settings).reset(case.whole(), 0)
+        TUNABLE[name](**settings).reset(case.whole().scenario, 0)
     except PolicyError as error:
         raise Slip(f"policies = {name!r}: {error}") from None
 
@@ -404,8 +407,7 @@ def advise(asked: Asked) -> Answer:
         WorkerLost: a process ended without an answer.
     """
     folder = asked.out / "cache"
-    code = fingerprint("advise", [asked.case.tuning(HEADROOM)])
-    case, settings = _tuned(asked, folder, code)
+    case, settings = _tuned(asked, folder)
     names = list(settings)
     verdicts = dict(
         zip(
@@ -433,26 +435,26 @@ def advise(asked: Asked) -> Answer:
         question=Question(
             trace=asked.named, requests=len(asked.trace), span_s=case.span_s, tuned_s=case.tuned_s,
             llm=case.llm, gpu=case.gpu, tp=case.tp, load_s=case.load_s, max_gpus=case.max_gpus,
-            usd_per_gpu_hour=case.usd_per_gpu_hour, targets=case.targets, words=asked.words,
+            usd_per_gpu_hour=case.usd_per_gpu_hour, targets=case.targets, words=("advise", *asked.words),
             control_interval_s=INTERVAL_S,
         ),
-        rests_on=tuple(_rests_on(asked, case, settings, changed)),
+        rests_on=tuple(rests_on(asked.trace, case, settings["static"][POOL], changed)),
         winner=ranking[0].policy,
         ranking=ranking,
         what_ifs=changed,
     )  # fmt: skip
 
 
-def _tuned(asked: Asked, folder: Path, code: str) -> tuple[Case, dict[str, dict[str, Any]]]:
+def _tuned(asked: Asked, folder: Path) -> tuple[Case, dict[str, dict[str, Any]]]:
     """The case with the best fixed fleet as its start, and settings by policy."""
     case, settings = asked.case, {}
     with _bar("fixed fleet", None) as advance:
-        found = least_fixed(case, asked.target, folder, code, advance)
+        found = least_fixed(case, asked.target, folder, key_of(case), advance)
     # Where none is enough, the whole fleet comes nearest.
     fleet, limit = found or (case.most, None)
     settings["static"] = fixed_settings(fleet, limit)
     case = replace(case, initial=fleet)
-    own = fingerprint("advise", [case.tuning(HEADROOM)])
+    own = key_of(case)
     tuned: dict[str, dict[str, Any]] = {}
     with _bar("tune", sum(asked.trials.values())) as advance:
 
@@ -540,55 +542,6 @@ def changed_cases(case: Case) -> Iterator[tuple[str, str, Case]]:
         yield "slo", value, replace(case, targets=targets)
 
 
-def _rests_on(
-    asked: Asked,
-    case: Case,
-    settings: Mapping[str, Mapping[str, Any]],
-    changed: Sequence[WhatIf],
-) -> Iterator[str]:
-    trace, scenario = asked.trace, case.whole()
-    for line in times_told(scenario):
-        yield f"{line[0].upper()}{line[1:]}."
-    others = dict.fromkeys(w.value for w in changed if w.group == "gpu")
-    for kind in ("measured", "interpolated", "roofline"):
-        names = [
-            gpu
-            for gpu in others
-            if basis(
-                iteration_time_model(case.llm, gpu, case.tp, data=case.iteration_times)
-            ).startswith(kind)
-        ]
-        if names:
-            yield f"Iteration times of other GPUs, {kind}: {', '.join(names)}."
-    dropped = trace.dropped_zero_input + trace.dropped_zero_output
-    left = f"; {dropped:,} rows without prompt or answer were left out" if dropped else ""
-    yield f"All {len(trace):,} requests of the trace were simulated{left}."
-    arrival_s = trace.arrival_ps / PS_PER_S
-    first = int((arrival_s < case.tuned_s).sum())
-    held_s = case.span_s - case.tuned_s
-    rates = first / case.tuned_s, (len(trace) - first) / held_s
-    yield (
-        f"Settings come from the first {case.tuned_s:,.0f} s ({rates[0]:.3g} requests/s), with "
-        f"{HEADROOM:g} times its requests; the verdict from the {held_s:,.0f} s after it ({rates[1]:.3g} "
-        "requests/s)."
-    )
-    yield (
-        f"The verdict is one episode that happened once, {max(1, round(held_s / 300))} stretches of five "
-        "minutes: of another day it says nothing beyond that."
-    )
-    count = int(settings["static"][POOL])
-    yield (
-        f"Every policy begins with the {count} instances of the best fixed fleet, so there is no cold start, "
-        "and the held-out part goes on from the fleet and the queues of the first."
-    )
-    if trace.llm is not None and len(trace.llm.names) > 1:
-        yield (
-            f"The trace names {len(trace.llm.names)} LLMs; all requests were taken for {case.llm}'s."
-        )
-    if trace.prefixes is None:
-        yield "The trace does not say which prompts begin alike, so the prefix cache finds nothing."
-
-
 def _each(
     asked: Asked, what: str, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]
 ) -> list[Any]:
@@ -610,122 +563,6 @@ def _bar(what: str, total: int | None) -> Iterator[Callable[..., Any]]:
 
     with tqdm(desc=what, total=total, unit="run", disable=None, leave=False) as bar:
         yield bar.update
-
-
-# ---- what is shown and written ----
-
-
-def ranking_text(answer: Answer) -> str:
-    """The ranking as a table."""
-    names = [target.name for target in answer.question.targets]
-    priced = answer.question.usd_per_gpu_hour is not None
-    head = ["", "policy", *(f"{name} on time" for name in names), "worst 5 min", "GPU-h"]
-    head += ["USD"] if priced else []
-    head += ["GPUs mean", "peak", "actions"]
-    rows = []
-    for place, ranked in enumerate(answer.ranking, 1):
-        o = ranked.held_out
-        row = [f"{place}" if ranked.keeps else "-", ranked.policy]
-        row += [_percent(o.attainment[name]) for name in names]
-        row += [_percent(o.worst_five_minutes), f"{o.gpu_hours:.2f}"]
-        row += [f"{o.usd:.2f}" if o.usd is not None else "-"] if priced else []
-        row += [f"{o.mean_gpus:.1f}", str(o.peak_gpus), str(o.scaling_actions)]
-        rows.append(row)
-    lines = [text_table(head, rows), "", "Settings, as policies= takes them:"]
-    lines += [f"  {ranked.spelled}" for ranked in answer.ranking]
-    lines += [f"{r.policy} misses its target: {r.needs}" for r in answer.ranking if r.needs]
-    return "\n".join(lines)
-
-
-def what_ifs_text(answer: Answer) -> str:
-    """The what-ifs as a table: a line per change, the policies beside each other."""
-    policies = list(dict.fromkeys(w.policy for w in answer.what_ifs))
-    changes = dict.fromkeys((w.group, w.value) for w in answer.what_ifs)
-    found = {(w.group, w.value, w.policy): w for w in answer.what_ifs}
-    rows = []
-    for group, value in changes:
-        row = [group, value]
-        for policy in policies:
-            one = found[group, value, policy]
-            worst = min((x for x in one.outcome.attainment.values() if x is not None), default=None)
-            mark = "" if one.keeps else " !"
-            row.append(f"{_percent(worst)}{mark}, {one.outcome.gpu_hours:.2f} GPU-h")
-        rows.append(row)
-    note = "Worst class on time, GPU-hours; ! misses its target. Settings as they were tuned."
-    return f"{text_table(['what if', '', *policies], rows)}\n{note}"
-
-
-def verdict_text(answer: Answer) -> str:
-    """The answer in a sentence or two."""
-    first = answer.ranking[0]
-    if not first.keeps:
-        return f"No policy keeps every target; {first.policy} comes nearest. {first.needs}"
-    o = first.held_out
-    cost = "" if o.usd is None else f", {o.usd:.2f} USD"
-    text = f"Best: {first.spelled}: {o.gpu_hours:.2f} GPU-hours{cost} for the held-out part"
-    fixed = next((r for r in answer.ranking if r.policy == "static"), None)
-    if fixed is None or fixed is first:
-        return f"{text}."
-    kept = "keeps the target" if fixed.keeps else "misses the target"
-    return (
-        f"{text}; the best fixed fleet, {fixed.held_out.peak_gpus} GPUs, {kept} with "
-        f"{fixed.held_out.gpu_hours:.2f}."
-    )
-
-
-def _percent(share: float | None) -> str:
-    # Rounded down: 98.999 % is not 99 %.
-    return "-" if share is None else f"{math.floor(1e4 * share + 1e-9) / 100:.2f} %"
-
-
-def write(answer: Answer, folder: Path) -> list[Path]:
-    """answer.json, ranking.csv, series.csv, and what_ifs.csv where there are any."""
-    names = [target.name for target in answer.question.targets]
-    paths = [write_text(folder / "answer.json", answer.model_dump_json(indent=1) + "\n")]
-    head = ["place", "policy", "spelled", "keeps", *_outcome_head(names, "held_out_")]
-    head += [*_outcome_head(names, "tuned_"), "needs"]
-    rows: list[list[Any]] = []
-    for place, r in enumerate(answer.ranking, 1):
-        rows.append([place, r.policy, r.spelled, r.keeps, *_outcome_row(r.held_out, names)])
-        rows[-1] += [*_outcome_row(r.tuned, names), r.needs]
-    paths.append(write_csv(folder / "ranking.csv", head, rows))
-    if answer.what_ifs:
-        head = ["group", "value", "policy", "keeps", *_outcome_head(names, "")]
-        rows = [
-            [w.group, w.value, w.policy, w.keeps, *_outcome_row(w.outcome, names)]
-            for w in answer.what_ifs
-        ]
-        paths.append(write_csv(folder / "what_ifs.csv", head, rows))
-    else:
-        (folder / "what_ifs.csv").unlink(missing_ok=True)  # of another answer
-    paths.append(write_csv(folder / "series.csv", *_series_table(answer, names)))
-    return paths
-
-
-_NUMBERS = ("gpu_hours", "usd", "scaling_actions", "worst_five_minutes", "mean_gpus", "peak_gpus")
-_BY_CLASS = ("attainment", "ttft_p99_s", "itl_p99_s")
-
-
-def _outcome_head(names: Sequence[str], prefix: str) -> list[str]:
-    classes = [f"{prefix}{what}/{name}" for what in _BY_CLASS for name in names]
-    return [*classes, *(f"{prefix}{what}" for what in _NUMBERS)]
-
-
-def _outcome_row(outcome: Outcome, names: Sequence[str]) -> list[Any]:
-    classes = [getattr(outcome, what)[name] for what in _BY_CLASS for name in names]
-    return [*classes, *(getattr(outcome, what) for what in _NUMBERS)]
-
-
-def _series_table(answer: Answer, names: Sequence[str]) -> tuple[list[str], list[list[Any]]]:
-    head = ["policy", "time_s", "arrivals_per_s", "ready", "loading", "waiting", "running"]
-    rows: list[list[Any]] = []
-    for ranked in answer.ranking:
-        s = ranked.series
-        for k in range(len(s.ready)):
-            now = s.start_s + (k + 1) * s.interval_s
-            seen = [s.arrivals_per_s[k], s.ready[k], s.loading[k], s.waiting[k], s.running[k]]
-            rows.append([ranked.policy, now, *seen, *(s.on_time[name][k] for name in names)])
-    return [*head, *(f"on_time/{name}" for name in names)], rows
 
 
 if __name__ == "__main__":

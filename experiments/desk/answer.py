@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
+from experiments.desk.targets import Target
 from llmscale_env._cli import Slip
 from llmscale_env._reading import Unreadable, read_json
 
@@ -18,22 +19,6 @@ class Part(BaseModel):
     """A frozen part of an answer."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Target(Part):
-    """What is promised to a class of requests.
-
-    Attributes:
-        name: of the class.
-        ttft_s: a request is on time if its first token comes so soon after it arrives,
-        itl_s: and its mean inter-token latency is at most this.
-        attainment: share of requests to be on time.
-    """
-
-    name: str
-    ttft_s: float
-    itl_s: float
-    attainment: float
 
 
 class Question(Part):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -10,15 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from experiments.desk.answer import Target
+from experiments.desk.targets import Target
 from llmscale_env._cli import Slip, closest
 from llmscale_env._writing import replace_file
-from llmscale_env.control.reward import draw_requests
 from llmscale_env.scenarios.load import validate_scenario
 from llmscale_env.scenarios.schema import Scenario
-from llmscale_env.workload.readers import Trace, load_trace
+from llmscale_env.workload.arrivals import Arrivals, generate_arrivals
+from llmscale_env.workload.config import TraceArrivals, TraceLengths
+from llmscale_env.workload.generate import draw_lengths, predict_outputs
+from llmscale_env.workload.prefixes import replayed
+from llmscale_env.workload.readers import Labels, Trace, load_trace
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
+from llmscale_env.workload.tables import round_tokens
 
 POOL = "serving"
 """Name of the only pool."""
@@ -32,8 +39,17 @@ LEAST_SPAN_S = 600.0
 LEAST_LOADS = 4.0
 """A trace is at least so many loading times long, so that a held-out part sees instances come and go."""
 
+LEAST_REQUESTS = 20
+"""Of each class in each half of a trace: of fewer, a share on time says little. Ours."""
+
+MOST_AFTER_S = 3600.0
+"""For which requests are followed after the last arrival of a part."""
+
 MOST_CLASSES = 16
 _BEHIND_S = 1e-6
+TUNING_SEED = 1_000
+"""Draws the requests that the headroom of the search adds. It is not the command's."""
+
 _PLAIN = {
     "arrival": "arrival_time_s",
     "input": "input_tokens",
@@ -51,7 +67,7 @@ class Source:
 
     Attributes:
         path, format, sort, hash_block_tokens: as `load_trace` takes them.
-        digest: of what the file holds.
+        digest: of what the file holds, and of the columns that were taken.
     """
 
     path: str
@@ -80,6 +96,7 @@ class Case:
         source: of the requests.
         by_class: requests have the classes of the trace; otherwise the one class that there is.
         llm, gpu, tp, iteration_times: what an instance is.
+        times_digest: of what the file of iteration times holds; "": none is given.
         targets: of the classes.
         load_s: from an order of an instance until it serves.
         max_gpus: at most so many at a time.
@@ -97,6 +114,7 @@ class Case:
     gpu: str
     tp: int
     iteration_times: str | None
+    times_digest: str
     targets: tuple[Target, ...]
     load_s: float
     max_gpus: int
@@ -114,33 +132,139 @@ class Case:
 
     @property
     def horizon_s(self) -> float:
-        """The trace's span in whole intervals."""
-        return INTERVAL_S * max(1.0, np.ceil(self.span_s / INTERVAL_S))
+        """The trace's span in whole intervals; its last request comes before it."""
+        return INTERVAL_S * (1 + self.span_s // INTERVAL_S)
 
-    def tuning(self, load: float) -> Scenario:
-        """The first part alone, under `load` times its requests."""
-        return _scenario(replace(self, load=load), self.tuned_s, self.tuned_s)
+    def tuning(self, load: float) -> Part:
+        """The first part alone, under `load` times its requests, whatever comes after it."""
+        return _part(replace(self, load=load), self.tuned_s, first=True)
 
-    def whole(self) -> Scenario:
+    def whole(self) -> Part:
         """Both parts, one after the other."""
-        return _scenario(self, self.horizon_s, None)
-
-    def requests(self) -> RequestTable:
-        """Those of both parts. The trace does not begin anew where the last interval goes beyond its end."""
-        return _requests(self)
+        return _part(self, self.horizon_s, first=False)
 
 
-@lru_cache(maxsize=4)
-def _requests(case: Case) -> RequestTable:
-    scenario = case.whole().model_copy(update={"horizon_s": case.span_s + _BEHIND_S})
-    return draw_requests(scenario, np.random.default_rng(case.seed))
+@dataclass(frozen=True)
+class Part:
+    """What is simulated: requests up to an end, and time after it in which nothing arrives.
+
+    Attributes:
+        scenario: ends when every request has been judged, or `MOST_AFTER_S` after `end_s`.
+        requests: all arrive before `end_s`.
+        end_s: until then policies order, and GPUs are paid for.
+        cut: some requests may still have been in time after the scenario's end. They count as late.
+    """
+
+    scenario: Scenario
+    requests: RequestTable
+    end_s: float
+    cut: bool
+
+
+@lru_cache(maxsize=8)
+def _part(case: Case, end_s: float, first: bool) -> Part:
+    scenario = _scenario(case, end_s, end_s if first else None)
+    requests = _requests(case, scenario, first)
+    # After it the first token is late, or the mean time between tokens is above its target.
+    classes, of = scenario.classes, requests.slo_class
+    ttft_s, itl_s = np.array([c.ttft_s for c in classes]), np.array([c.itl_s for c in classes])
+    known_s = requests.arrival_s + ttft_s[of] + requests.output_tokens * itl_s[of]
+    after_s = max(0.0, float(known_s.max(initial=0.0)) - end_s)
+    cut = after_s > MOST_AFTER_S
+    steps = 1 + math.ceil(min(after_s, MOST_AFTER_S) / INTERVAL_S)
+    ends = scenario.model_copy(update={"horizon_s": end_s + INTERVAL_S * steps})
+    return Part(ends, requests, end_s, cut)
+
+
+def _requests(case: Case, scenario: Scenario, first: bool) -> RequestTable:
+    """Requests of the trace, or of its first part alone, each `case.load` times on average.
+
+    Outputs are predicted by what the first part alone tells of them, so that neither a search nor a verdict
+    rests on requests that a service has not seen yet. The trace does not begin anew where the last interval
+    goes beyond its end.
+    """
+    arrivals = scenario.workload.streams[0].arrivals
+    assert isinstance(arrivals, TraceArrivals)
+    until_s = case.tuned_s if first else case.span_s + _BEHIND_S
+    rng = np.random.default_rng(TUNING_SEED if first else case.seed)
+    found = generate_arrivals(arrivals, None, until_s, rng, rate_scale=case.load)
+    trace, rows, copy = found.trace, found.rows, found.copy
+    assert trace is not None
+    assert rows is not None
+    assert copy is not None
+    known = int(np.searchsorted(trace.arrival_ps, round(case.tuned_s * PS_PER_S)))
+    log = _first_rows(trace, known)
+    if first:
+        trace = log
+    lengths = TraceLengths()
+    inputs, outputs = draw_lengths(lengths, replace(found, trace=trace), rng)
+    predicted = np.empty_like(outputs)
+    old = rows < known
+    seen = Arrivals(found.arrival_ps[old], log, rows[old], copy[old])
+    predicted[old] = predict_outputs(
+        scenario.workload.predictor, lengths, seen, inputs[old], outputs[old], rng
+    )
+    predicted[~old] = round_tokens(_mean_outputs(log, inputs[~old]), lengths.max_output_tokens)
+    names = tuple(c.name for c in scenario.classes)
+    slo_class = np.zeros(len(rows), np.int16)
+    if case.by_class:
+        assert trace.slo_class is not None
+        own = trace.slo_class
+        at = [names.index(name) for name in own.names]
+        slo_class = np.array(at, np.int16)[own.index[rows]]
+    prefixes = None
+    if trace.prefixes is not None:
+        prefixes = replayed(trace.prefixes, rows, copy, inputs)
+    return RequestTable(
+        arrival_ps=found.arrival_ps,
+        llm=np.zeros(len(rows), np.int16),
+        region=np.zeros(len(rows), np.int16),
+        slo_class=slo_class,
+        input_tokens=inputs,
+        output_tokens=outputs,
+        predicted_output_tokens=predicted,
+        llm_names=scenario.fleet.llms,
+        class_names=names,
+        region_names=scenario.region_names,
+        prefixes=prefixes,
+    )
+
+
+def _first_rows(trace: Trace, count: int) -> Trace:
+    """A trace that ends after so many rows."""
+    rows = np.arange(count)
+
+    def labels(column: Labels | None) -> Labels | None:
+        return None if column is None else column.take(rows)
+
+    return replace(
+        trace,
+        arrival_ps=trace.arrival_ps[:count],
+        input_tokens=trace.input_tokens[:count],
+        output_tokens=trace.output_tokens[:count],
+        llm=labels(trace.llm),
+        slo_class=labels(trace.slo_class),
+        prefixes=None if trace.prefixes is None else trace.prefixes.take(rows),
+    )
+
+
+def _mean_outputs(log: Trace, input_tokens: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Mean output of the rows of a log with such an input, of requests that are not in it."""
+    starts = log.log_means.starts
+
+    def bins(inputs: NDArray[Any]) -> NDArray[np.intp]:
+        return np.maximum(np.searchsorted(starts, inputs, side="right") - 1, 0)
+
+    mine = bins(log.input_tokens)
+    total = np.bincount(mine, log.output_tokens, len(starts))
+    return (total / np.bincount(mine, minlength=len(starts)))[bins(input_tokens)]
 
 
 def _scenario(case: Case, horizon_s: float, to_s: float | None) -> Scenario:
     """One pool behind one router.
 
-    Loading takes `load_s` whatever weights a machine still has, as an engineer's own measurement says.
-    Prices make a request that the end cuts off count as late only where it could not be in time any more.
+    Loading takes `load_s` whatever weights a machine still has, as an engineer's own measurement says. The
+    description tells what the files hold that the scenario names, and so no outcome outlives them.
 
     Raises:
         ScenarioError: naming the field.
@@ -164,7 +288,7 @@ def _scenario(case: Case, horizon_s: float, to_s: float | None) -> Scenario:
     return validate_scenario(
         {
             "name": "advise",
-            "description": f"A trace, {case.source.digest}",
+            "description": f"Trace {case.source.digest}, iteration times {case.times_digest}",
             "horizon_s": horizon_s,
             "control_interval_s": INTERVAL_S,
             "iteration_times": case.iteration_times,
@@ -190,7 +314,7 @@ def split(trace: Trace, load_s: float) -> tuple[float, float]:
     """(span, length of the first part) of a trace, in seconds.
 
     Raises:
-        Slip: it is too short, or nothing arrives in one of the parts.
+        Slip: it is too short, or too few requests of a class arrive in one of the parts.
     """
     path, span_s = trace.path, trace.duration_s
     least_s = least_span_s(load_s)
@@ -201,14 +325,20 @@ def split(trace: Trace, load_s: float) -> tuple[float, float]:
             "half to judge on"
         )
     tuned_s = INTERVAL_S * round(span_s / 2 / INTERVAL_S)
-    arrival_s = trace.arrival_ps / PS_PER_S
-    # The last arrival ends the trace, and is held out; one of its own says nothing of a part.
-    held = int((arrival_s >= tuned_s).sum())
-    if held < 2:
-        raise Slip(
-            f"trace = {path!r}: {held} request{'' if held == 1 else 's'} after its first "
-            f"{tuned_s:g} s, where policies are judged: must be at least 2; cut the trace"
-        )
+    held = trace.arrival_ps >= round(tuned_s * PS_PER_S)
+    names: tuple[str, ...] = ("",)
+    index = np.zeros(len(trace), np.int64)
+    if trace.slo_class is not None:
+        names, index = trace.slo_class.names, trace.slo_class.index
+    for rows, where in ((~held, "in"), (held, "after")):
+        for name, count in zip(names, np.bincount(index[rows], minlength=len(names)), strict=True):
+            if count < LEAST_REQUESTS:
+                of, whole = f" of class {name!r}", "; columns= without class takes all for one"
+                raise Slip(
+                    f"trace = {path!r}: {count} request{'' if count == 1 else 's'}{of if name else ''} "
+                    f"{where} its first {tuned_s:g} s: must be at least {LEAST_REQUESTS} in each half"
+                    f"{whole if name else '; cut the trace'}"
+                )
     return span_s, tuned_s
 
 
@@ -275,6 +405,17 @@ def to_plain(path: Path, columns: Mapping[str, str], place: Path) -> Path:
         made[_PLAIN[name]] = _tokens(frame[columns[name]], columns[name])
     plain = frame.iloc[:, :0].assign(**made)
     return replace_file(place, lambda part: plain.to_csv(part, index=False))
+
+
+def keep_plain(made: Path, source: Path, place: Path) -> Path:
+    """Copy a plain trace to its place, which is never the file that it was made of.
+
+    Raises:
+        Slip: it would be.
+    """
+    if place.exists() and place.samefile(source):
+        raise Slip(f"out: {place} is the trace itself; choose another folder, or copy the trace")
+    return replace_file(place, lambda part: shutil.copyfile(made, part))
 
 
 def _table(path: Path) -> Any:

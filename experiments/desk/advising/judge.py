@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,12 @@ from numpy.typing import NDArray
 from baselines.fleet import UniformPolicy
 from baselines.registry import TUNABLE
 from experiments.desk.advising.case import INTERVAL_S, POOL, Case
+from experiments.desk.advising.episode import gpu_hours, run, worst_share
 from experiments.desk.advising.search import fixed_settings
-from experiments.desk.answer import Decision, Outcome, Series, Target
+from experiments.desk.answer import Decision, Outcome, Series
+from experiments.desk.targets import Target
 from experiments.least import least
 from llmscale_env.control.results.result import EpisodeResult
-from llmscale_env.control.run import run_episode
-from llmscale_env.control.simulation import ClusterSimulation
 
 WORST_S = 300.0
 """Length of the worst stretch."""
@@ -58,17 +57,7 @@ def judge(name: str, settings: Mapping[str, Any], case: Case) -> Verdict:
     """
     if name == "static":
         case = replace(case, initial=int(settings[POOL]))
-    policy = TUNABLE[name](**settings)
-    scenario = case.whole()
-    forecaster = getattr(policy, "forecaster", None)
-    result = run_episode(
-        policy,
-        scenario,
-        case.seed,
-        requests=case.requests(),
-        forecaster=forecaster,
-        simulation=_simulation(scenario.model_dump_json()),
-    )
+    result = run(TUNABLE[name](**settings), case.whole(), case.seed)
     return Verdict(
         _outcome(result, case, 0.0, case.tuned_s),
         _outcome(result, case, case.tuned_s, case.horizon_s),
@@ -76,26 +65,14 @@ def judge(name: str, settings: Mapping[str, Any], case: Case) -> Verdict:
     )
 
 
-@lru_cache(maxsize=16)
-def _simulation(scenario: str) -> ClusterSimulation:
-    from llmscale_env.scenarios.schema import Scenario
-
-    return ClusterSimulation(Scenario.model_validate_json(scenario))
-
-
 def keeps(outcome: Outcome, targets: Sequence[Target]) -> bool:
-    """Whether every class with requests reaches its target."""
+    """Whether every class reaches its target; one of which no request was judged does not."""
     return shortfall(outcome, targets) <= 0
 
 
 def shortfall(outcome: Outcome, targets: Sequence[Target]) -> float:
     """By how much the class that is worst off misses its target; below 0: it is kept."""
-    found = [
-        target.attainment - share
-        for target in targets
-        if (share := outcome.attainment[target.name]) is not None
-    ]
-    return max(found, default=-1.0)
+    return max(target.attainment - (outcome.attainment[target.name] or 0.0) for target in targets)
 
 
 @dataclass(frozen=True)
@@ -131,18 +108,21 @@ def fleets(case: Case, limit: int | None, start: int) -> Fleets:
     found = least(kept, most, start)
     tried = most if found is None else found
     outcome = judge("static", fixed_settings(tried, limit), wide).held_out
-    worst = min((x for x in outcome.attainment.values() if x is not None), default=math.nan)
-    return Fleets(found, tried, worst)
+    return Fleets(found, tried, worst_share(outcome.attainment, case.targets))
 
 
 def needed(name: str, settings: Mapping[str, Any], case: Case, fixed: Fleets) -> str:
-    """What would reach the targets on the held-out part, found by simulation.
+    """What would reach the targets on the held-out part, found by simulations of that part: with hindsight.
 
     Args:
         name, settings: the policy, which misses them.
         case: the cluster and its load.
         fixed: what fixed fleets reach.
     """
+    return f"with hindsight, {_needed(name, settings, case, fixed)}"
+
+
+def _needed(name: str, settings: Mapping[str, Any], case: Case, fixed: Fleets) -> str:
     tp = case.tp
     if fixed.enough is None:
         return (
@@ -156,7 +136,7 @@ def needed(name: str, settings: Mapping[str, Any], case: Case, fixed: Fleets) ->
             "keeps it"
         )
     if name == "static":
-        return f"a fixed fleet of {fixed.enough * tp} GPUs"
+        return f"a fixed fleet of {fixed.enough * tp} GPUs keeps it"
     fleet = f"a fixed fleet of {fixed.enough * tp} GPUs"
     if not issubclass(TUNABLE[name], UniformPolicy):
         return f"{fleet} keeps it; {name} has no least number of instances that could be raised"
@@ -191,7 +171,7 @@ def _outcome(result: EpisodeResult, case: Case, from_s: float, to_s: float) -> O
     mine = requests[(arrival_s >= from_s) & (arrival_s < to_s)]
     end_s = series["time_s"].to_numpy()
     rows = (end_s > from_s + 1e-9) & (end_s <= to_s + 1e-9)
-    gpu_hours = float(series["gpu_s"].to_numpy()[rows].sum()) / 3600
+    hours = gpu_hours(result, from_s, to_s)
     held = case.tp * _held(result)[rows]
     names = [target.name for target in case.targets]
     of = {name: mine[mine["slo_class"] == name] for name in names}
@@ -199,22 +179,20 @@ def _outcome(result: EpisodeResult, case: Case, from_s: float, to_s: float) -> O
     changes = [d for d in _changes(result) if from_s <= d.time_s < to_s]
     return Outcome(
         attainment={name: _share(of[name]) for name in names},
-        gpu_hours=gpu_hours,
-        usd=None if price is None else price * gpu_hours,
+        gpu_hours=hours,
+        usd=None if price is None else price * hours,
         scaling_actions=len(changes),
         worst_five_minutes=_worst([of[name] for name in names], from_s, to_s),
         ttft_p99_s={name: _p99(of[name]["ttft_s"]) for name in names},
         itl_p99_s={name: _p99(of[name]["itl_mean_s"]) for name in names},
-        mean_gpus=3600 * gpu_hours / (to_s - from_s),
+        mean_gpus=3600 * hours / (to_s - from_s),
         peak_gpus=int(held.max(initial=0)),
     )
 
 
 def _judged(requests: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """(arrivals, whether on time) of requests that the end has not cut off while they could be in time."""
-    outcome = requests["outcome"]
-    known = (outcome != "unfinished").to_numpy()
-    return requests["arrival_s"].to_numpy()[known], (outcome == "on_time").to_numpy()[known]
+    """(arrivals, whether on time). What is still unfinished at the episode's end is not."""
+    return requests["arrival_s"].to_numpy(), (requests["outcome"] == "on_time").to_numpy()
 
 
 def _share(requests: Any) -> float | None:
@@ -276,7 +254,7 @@ def _series(result: EpisodeResult, case: Case) -> Series:
     length_s = stride * INTERVAL_S
     end_s = series["time_s"].to_numpy()
     ends = case.tuned_s + length_s * np.arange(1, math.ceil(steps / stride) + 1)
-    at = np.searchsorted(end_s, np.minimum(ends, end_s[-1]) - 1e-6)
+    at = np.searchsorted(end_s, np.minimum(ends, case.horizon_s) - 1e-6)
     edges = np.append(case.tuned_s, ends)
 
     def numbers(*states: str) -> tuple[int, ...]:
@@ -300,5 +278,5 @@ def _series(result: EpisodeResult, case: Case) -> Series:
         waiting=numbers("waiting"),
         running=numbers("running"),
         on_time=on_time,
-        decisions=tuple(d for d in _changes(result) if d.time_s >= case.tuned_s),
+        decisions=tuple(d for d in _changes(result) if case.tuned_s <= d.time_s < case.horizon_s),
     )

@@ -6,9 +6,11 @@ there would miss it as soon as the held-out part is a little busier.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,12 @@ from baselines.parameters import PolicyError
 from baselines.registry import POLICIES, TUNABLE, settings_of, space_of
 from baselines.space import Choice, Part, Space, Whole
 from baselines.tuned_settings import FOLDER, read_settings, settings_path
-from baselines.tuning.episodes import FIRST_SEED, Episodes
+from baselines.tuning.episodes import Episodes, fingerprint
 from baselines.tuning.halving import Plan
 from baselines.tuning.search import Points, from_optuna, halve
 from baselines.tuning.trials import Score, Trial
-from experiments.desk.advising.case import POOL, Case
+from experiments.desk.advising.case import POOL, TUNING_SEED, Case
+from experiments.desk.advising.episode import play_tuning
 from experiments.least import least
 from llmscale_env.scenarios.schema import Scenario
 
@@ -50,6 +53,14 @@ SEARCH_SEED = 0
 
 # One pool has nothing to divide among classes or pools, and load_s says how long loading takes.
 _FIXED_HERE = ("load_source", "serving", "own_share")
+
+
+def key_of(case: Case) -> str:
+    """16 hexadecimal digits of all that an outcome of a search hangs on but for policy and settings."""
+    code = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        code.update(path.read_bytes())
+    return fingerprint(f"advise {code.hexdigest()}", [case.tuning(HEADROOM).scenario])
 
 
 def trials_of(name: str, requests: int) -> int:
@@ -96,7 +107,7 @@ def _in(part: Part, value: Any) -> bool:
 def able(name: str, case: Case) -> str:
     """Why a policy cannot run the case; "": it can."""
     try:
-        TUNABLE[name]().reset(case.tuning(1.0), 0)
+        TUNABLE[name]().reset(case.tuning(HEADROOM).scenario, 0)
     except PolicyError as error:
         return str(error)
     return ""
@@ -131,11 +142,10 @@ def least_fixed(
         key = instances, limit
         if key not in scores:
             if instances not in sizes:
-                scenario = replace(case, initial=instances).tuning(HEADROOM)
                 place = folder / f"static-{instances}_{code}.jsonl"
-                sizes[instances] = Episodes(TUNABLE["static"], [scenario], place)
+                sizes[instances] = _episodes("static", replace(case, initial=instances), place)
             settings = fixed_settings(instances, limit)
-            trial = Trial.of(settings, sizes[instances].outcomes(settings, [FIRST_SEED]))
+            trial = Trial.of(settings, sizes[instances].outcomes(settings, [TUNING_SEED]))
             scores[key] = trial.worst_class >= target
             after_each()
         return scores[key]
@@ -174,10 +184,10 @@ def tune(
         code: of the code and the case, in the file's name.
         tell: is told of each setting (`llmscale_env._spread.crew`).
     """
-    kind, scenario = TUNABLE[name], case.tuning(HEADROOM)
+    kind, scenario = TUNABLE[name], case.tuning(HEADROOM).scenario
     score = Score("gpu-hours", target)
     kept = Path(folder) / f"{name}_{code}.jsonl"
-    with closing(Episodes(kind, [scenario], kept)) as episodes:
+    with closing(_episodes(name, case, kept)) as episodes:
 
         def settings(point: Mapping[str, Any]) -> dict[str, Any]:
             return settings_of(kind, point, scenario)
@@ -191,6 +201,12 @@ def tune(
             points = _telling(points, tell)
         found = halve(episodes, points, Plan(((trials, 1),), trials), score)
     return found.trials[0].parameters
+
+
+def _episodes(name: str, case: Case, kept: Path) -> Episodes:
+    scenario = case.tuning(HEADROOM).scenario
+    play = partial(play_tuning, case, HEADROOM)
+    return Episodes(TUNABLE[name], [scenario], kept, play=play)
 
 
 def _telling(points: Points, tell: Callable[[Any], Any]) -> Iterator[tuple[dict[str, Any], Any]]:
