@@ -24,7 +24,7 @@ TORCH_INDEX ?=
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-EXTRAS := train,forecast,plots,solver,tune,operator,onnx,multiagent,ray,rllib,docs,dev
+EXTRAS := train,fit,forecast,plots,solver,tune,operator,onnx,multiagent,ray,rllib,docs,dev
 SUPPORTED := Python 3.11, 3.12 or 3.13
 # Everything comes as a wheel: a machine without a compiler is to fail with pip's message about
 # the missing wheel and not in the middle of a build.
@@ -33,7 +33,7 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check \
 
 PROMETHEUS := .prometheus/usr/bin/prometheus
 
-.PHONY: help setup train evaluate prometheus test test-busy test-slow engines checked lint format types docs docs-serve bench clean
+.PHONY: help setup train evaluate prometheus test test-busy test-slow engines checked lint format types docs docs-serve bench package clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -134,6 +134,15 @@ docs-serve: $(READY) ## show the site while it is written
 
 bench: $(READY) ## measure the engines, the environments and training
 	@$(BIN)/python -m experiments.bench $(ARGS)
+
+# The wheel is built from the source distribution, so that the latter is known to be whole.
+package: $(READY) ## build dist/*.tar.gz and dist/*.whl, and check both in an empty environment
+	@rm -rf build dist llmscale.egg-info
+	@$(BIN)/python -c 'import setuptools.build_meta as b; b.build_sdist("dist")' >/dev/null 2>&1 || \
+		$(BIN)/python -c 'import setuptools.build_meta as b; b.build_sdist("dist")'
+	@$(BIN)/python -m pip wheel dist/*.tar.gz -qq --disable-pip-version-check --no-deps --no-index \
+		--no-build-isolation --wheel-dir dist
+	@$(BIN)/python -m tests.installed dist $(ARGS)
 
 clean: ## remove caches and builds, keep the virtual environment and the runs
 	@rm -rf build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -16,10 +16,24 @@ from llmscale_env import _interrupt  # noqa: F401
 
 # isort: split
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import gymnasium
 
 from llmscale_env.envs import ENVIRONMENTS, EnvironmentEntry
+
+# For type checkers, which do not follow `__getattr__`; `X as X` tells them that the name is public.
+if TYPE_CHECKING:
+    from llmscale_env.control.command import Command as Command
+    from llmscale_env.control.policy import Policy as Policy
+    from llmscale_env.control.results.result import EpisodeResult as EpisodeResult
+    from llmscale_env.control.run import run_episode as run_episode
+    from llmscale_env.control.run import run_streamed as run_streamed
+    from llmscale_env.control.view import ClusterView as ClusterView
+    from llmscale_env.scenarios.load import load_scenario as load_scenario
+    from llmscale_env.scenarios.schema import Scenario as Scenario
+    from llmscale_env.sim.custom_router import router as router
+    from llmscale_env.workload.requests import RequestTable as RequestTable
 
 __version__ = "0.1.0"
 

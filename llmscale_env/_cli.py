@@ -41,6 +41,7 @@ EXTRA_OF = {
     **dict.fromkeys(("highspy", "pulp"), "solver"),
     **dict.fromkeys(("jinja2", "plotly", "prometheus_client", "requests"), "operator"),
     "optuna": "tune",
+    "scipy": "fit",
     "pettingzoo": "multiagent",
     "ray": "ray",
 }
