@@ -24,7 +24,7 @@ TORCH_INDEX ?=
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-EXTRAS := train,fit,forecast,plots,solver,tune,operator,onnx,multiagent,ray,rllib,docs,dev
+EXTRAS := train,fit,forecast,plots,solver,tune,operator,onnx,multiagent,offline,ray,rllib,torchrl,docs,dev
 SUPPORTED := Python 3.11, 3.12 or 3.13
 # Everything comes as a wheel: a machine without a compiler is to fail with pip's message about
 # the missing wheel and not in the middle of a build.

@@ -40,10 +40,12 @@ EXTRA_OF = {
     **dict.fromkeys(("markdown", "matplotlib"), "plots"),
     **dict.fromkeys(("highspy", "pulp"), "solver"),
     **dict.fromkeys(("jinja2", "plotly", "prometheus_client", "requests"), "operator"),
+    **dict.fromkeys(("h5py", "minari"), "offline"),
     "optuna": "tune",
     "scipy": "fit",
     "pettingzoo": "multiagent",
     "ray": "ray",
+    "torchrl": "torchrl",
 }
 """Modules of optional dependencies, and the extra that brings them."""
 

@@ -118,7 +118,7 @@ def fault_of(example: Example, out: Path) -> str | None:
     """What is wrong with how a command answers; None: nothing."""
     command, words, key, wrong = example
     name = command.module.rpartition(".")[2]
-    packages = ("baselines.clairvoyant", "experiments.fidelity")
+    packages = ("agents.offline", "baselines.clairvoyant", "experiments.fidelity")
     module = f"{command.module}.__main__" if command.module in packages else command.module
     main = importlib.import_module(module).main
     said, errors = io.StringIO(), io.StringIO()
