@@ -33,6 +33,7 @@ from experiments.desk.advising.case import (
 )
 from experiments.desk.advising.episode import Ending, play_tuning, run
 from experiments.desk.advising.judge import WORST_S, _worst, fleets, judge, keeps
+from experiments.desk.advising.report import rests_on
 from experiments.desk.advising.search import HEADROOM, fixed_settings, key_of, spelled, trials_of
 from experiments.desk.answer import Answer
 from experiments.desk.targets import slo_of
@@ -592,6 +593,9 @@ def lines(
         ([*range(300), 1000.0], "1 request after its first 500 s: must be at least 20 in each"),
         ([0.0, *range(800, 1000)], "1 request in its first 500 s"),
         ([0.0, 700.0, 300.0], "must not go backwards"),
+        # Twenty minutes at half a request per second, in milliseconds.
+        ([1000 * t for t in range(0, 1200, 2)], "are they milliseconds?"),
+        ([1000 * t for t in range(0, 3600, 2)], "at most 30 days; are they milliseconds?"),
     ],
 )
 def test_traces_from_which_nothing_can_be_learned_are_refused(tmp_path, capsys, times, says):
@@ -701,3 +705,14 @@ def test_two_hours_of_three_shapes(tmp_path):
         assert fixed["keeps"]
         assert answer["ranking"][0]["keeps"]
         assert len(answer["ranking"]) == 11
+
+
+def test_requests_longer_than_the_memory_are_told(steady, tmp_path):
+    frame = pd.read_csv(steady)
+    frame.loc[[5, 2000], "input_tokens"] = 900_000
+    frame.to_csv(tmp_path / "long.csv", index=False)
+    case = case_of(tmp_path, f"trace={tmp_path / 'long.csv'}", SLO, *FEW)
+    trace = ask([f"trace={tmp_path / 'long.csv'}", SLO, *FEW, f"out={tmp_path / 'out'}"]).trace
+    said = [line for line in rests_on(trace, case, 1, ()) if "longer than the KV memory" in line]
+    assert len(said) == 1
+    assert said[0].startswith("2 of them")

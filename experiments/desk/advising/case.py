@@ -18,7 +18,7 @@ from experiments.desk.targets import Target
 from llmscale_env._cli import Slip, closest
 from llmscale_env._writing import replace_file
 from llmscale_env.scenarios.load import validate_scenario
-from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.scenarios.schema import MAX_HORIZON_S, Scenario
 from llmscale_env.workload.arrivals import Arrivals, generate_arrivals
 from llmscale_env.workload.config import TraceArrivals, TraceLengths
 from llmscale_env.workload.generate import draw_lengths, predict_outputs
@@ -29,6 +29,9 @@ from llmscale_env.workload.tables import round_tokens
 
 POOL = "serving"
 """Name of the only pool."""
+
+LONG_S, RARE_PER_S = 6 * 3600.0, 0.05
+"""So long and so rare in whole seconds, a trace is taken for one in milliseconds: one GPU would be idle."""
 
 INTERVAL_S = 5.0
 """Between two decisions. Autoscalers with a longer period of their own keep to it."""
@@ -323,6 +326,14 @@ def split(trace: Trace, load_s: float) -> tuple[float, float]:
             f"trace = {path!r}: spans {span_s:.4g} s with {len(trace)} requests: must be at least "
             f"{least_s:g} s ({LEAST_LOADS:g} times load_s, and {LEAST_SPAN_S:g} s), half to tune on and "
             "half to judge on"
+        )
+    whole_numbers = bool((trace.arrival_ps % PS_PER_S == 0).all())
+    if span_s > MAX_HORIZON_S or (
+        whole_numbers and span_s > LONG_S and len(trace) < RARE_PER_S * span_s
+    ):
+        raise Slip(
+            f"trace = {path!r}: its arrivals span {span_s / 86_400:.3g} days at {len(trace) / span_s:.2g} "
+            f"requests/s: must be seconds, at most {MAX_HORIZON_S / 86_400:g} days; are they milliseconds?"
         )
     tuned_s = INTERVAL_S * round(span_s / 2 / INTERVAL_S)
     held = trace.arrival_ps >= round(tuned_s * PS_PER_S)

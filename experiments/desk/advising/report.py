@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from baselines.practice.seen import kv_capacity
 from experiments.desk.advising.case import Case
 from experiments.desk.advising.search import HEADROOM
 from experiments.desk.answer import Answer, Outcome, WhatIf
@@ -47,6 +48,13 @@ def rests_on(trace: Trace, case: Case, fleet: int, changed: Sequence[WhatIf]) ->
     dropped = trace.dropped_zero_input + trace.dropped_zero_output
     left = f"; {dropped:,} rows without prompt or answer were left out" if dropped else ""
     yield f"All {len(trace):,} requests of the trace were simulated{left}."
+    room = kv_capacity(whole.scenario, 0)
+    too_long = int((trace.input_tokens + trace.output_tokens > room).sum())
+    if too_long:
+        yield (
+            f"{too_long:,} of them are longer than the KV memory of an instance ({room:,} tokens): no fleet "
+            "serves these, and they count as late."
+        )
     arrival_s = trace.arrival_ps / PS_PER_S
     first = int((arrival_s < case.tuned_s).sum())
     held_s = case.span_s - case.tuned_s
@@ -133,6 +141,9 @@ def verdict_text(answer: Answer) -> str:
     text = f"Best: {first.spelled}: {o.gpu_hours:.2f} GPU-hours{cost} for the held-out part"
     fixed = next((r for r in answer.ranking if r.policy == "static"), None)
     if fixed is None or fixed is first:
+        scaling = [r for r in answer.ranking if r.keeps and r.policy != "static"]
+        if scaling and not any(r.held_out.gpu_hours < o.gpu_hours for r in scaling):
+            text += "; no autoscaler that keeps the targets needs fewer"
         return f"{text}."
     kept = "keeps the target" if fixed.keeps else "misses the target"
     return (
