@@ -33,8 +33,8 @@ def test_the_command_writes_a_gif(tmp_path: Path, capsys):
     words = ["env=mixed-slo-hours", f"scenario={SMALL_WORLD}", "scenario.horizon_s=120", "frames=4"]
     assert film.main([*words, "policy=static", "width=300", f"out={out}"]) == 0
     assert "static" in capsys.readouterr().out
-    picture = Image.open(out)
-    assert (picture.n_frames, picture.size) == (4, (300, 240))
+    with Image.open(out) as picture:
+        assert (picture.n_frames, picture.size) == (4, (300, 240))
 
 
 @pytest.mark.parametrize(
