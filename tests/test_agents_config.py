@@ -410,6 +410,29 @@ def test_interval_holds_the_mean_and_shrinks_with_the_sample(rng: np.random.Gene
     assert mean_interval(few) == mean_interval(few)
 
 
+def test_intervals_are_those_of_scipy(rng: np.random.Generator):
+    """The core has none of SciPy, so the draws and Student's quantiles are written out."""
+    from scipy.stats import bootstrap, t
+
+    for n in range(2, 10):
+        sample = rng.normal(3.0, 2.0, n)
+        half = t.ppf(0.975, n - 1) * sample.std(ddof=1) / n**0.5
+        found = mean_interval(sample)
+        assert (found.high - found.low) / 2 == pytest.approx(half, rel=1e-12)
+    for n in (10, 37, 400):
+        sample = rng.normal(3.0, 2.0, n)
+        theirs = bootstrap(
+            (sample,),
+            np.mean,
+            n_resamples=10_000,
+            method="percentile",
+            rng=np.random.default_rng(0),
+        )
+        wanted = (theirs.confidence_interval.low, theirs.confidence_interval.high)
+        found = mean_interval(sample)
+        assert (found.low, found.high) == pytest.approx(wanted, rel=1e-12)
+
+
 def test_interval_of_equal_values_is_that_value():
     assert str(mean_interval([2.0, 2.0, 2.0])) == "2 [2, 2]"
     one = mean_interval([np.nan, 2.0])
