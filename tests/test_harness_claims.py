@@ -438,8 +438,10 @@ def test_page_shows_figure_numbers_verdict_and_reason(tmp_path):
     text = markdown("chiron", [(ENTRY, result(tmp_path))], [ENTRY], {}, "paper")
     assert "1 reproduced, 0 same direction, another size, 1 not reproduced, of 2 sentences." in text
     assert "![A title.](chiron/chiron-fig03.png)" in text
-    assert "| 2 x | 1.9 [1.8, 2] x | reproduced |" in text
-    assert "| not reproduced | It does not. |" in text
+    assert "✓ reproduced, ~ same direction, another size, ✗ not reproduced" in text
+    rows = [line for line in text.splitlines() if "| 2 x | 1.9 [1.8, 2] x |" in line]
+    assert [line[:4] for line in rows] == ["| ✓ "]
+    assert any(line.startswith("| ✗ ") and "It does not." in line for line in text.splitlines())
     assert "## Not run" in text
     page = html(text, "Chiron")
     assert page.count("<table>") == 2  # of main claims, and of the figure
@@ -509,7 +511,7 @@ def test_report_leaves_out_series_over_time(tmp_path, monkeypatch):
     kept = (tmp_path / "out/blitzscale/blitzscale-fig01.csv").read_text()
     assert kept == "seed,kind,rise\n1,poisson,0.3\n"
     page = (tmp_path / "out/blitzscale.md").read_text()
-    assert "rows, but for the many of series and episodes, in [blitzscale-fig01.csv]" in page
+    assert "[rows without series and episodes](blitzscale/blitzscale-fig01.csv)" in page
     assert (made.folder / "rows.csv").read_text().count("second") == 1 + 3
     write_result(made, pandas.DataFrame(rows[:3]), {made.pictures[0]: new_figure(1, 1)})
     assert report.main(words) == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +18,14 @@ from experiments.harness.results import Result, read_table, title_of
 
 MAPS = "maps.png"
 """The picture of `harness.maps`, beside a page."""
+_MARKS = {
+    Verdict.REPRODUCED: "✓",
+    Verdict.DIRECTION: "~",
+    Verdict.NOT: "✗",
+    Verdict.UNMEASURED: "–",
+}
+_LEGEND = ", ".join(f"{mark} {v.value}" for v, mark in _MARKS.items())
+_LEGEND += " ([rules](../experiments.md#verdicts))."
 _ALWAYS_COUNTED = (Verdict.REPRODUCED, Verdict.DIRECTION, Verdict.NOT)
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; }
@@ -54,10 +62,10 @@ def markdown(
     lines = [
         f"# {PAPERS[paper]}: what reproduces",
         "",
-        f"Made by `python -m experiments.report`{size}. [Verdicts](../experiments.md#verdicts) follow the "
-        "same rules for all. Intervals are 95 % over seeds; a number without one has no sampling error or "
-        "one seed. One row is one sentence of the paper; models, loads and readings are parts of it, in "
-        f"[claims.csv]({paper}/claims.csv).",
+        f"Made by `python -m experiments.report`{size}. {_LEGEND} Intervals are 95 % over seeds; a number "
+        "without one has no sampling error or one seed. A row is one sentence of the paper; its parts "
+        f"(models, loads, readings) are in [claims.csv]({paper}/claims.csv), what was set in "
+        f"[parameters.csv]({paper}/parameters.csv). {_repeated(results)}".rstrip(),
         "",
         *_main_claims(paper, results, wrong),
         *_where_they_hold(paper, mapped_claims(paper, results)),
@@ -66,11 +74,12 @@ def markdown(
     lines += ["## All sentences", "", f"{_counts(counted)}, of {len(counted)} sentences.", ""]
     if scale == "paper" and (found := learnt(paper)):
         lines += ["## What the paper does not say", "", *(f"- {one}" for one in found), ""]
+    above = {(headline.experiment, headline.sentence) for headline in headlines(paper)}
     for entry, result in results:
         rows = _rows(entry, without_series.get(entry))
-        lines += [*_section(entry, result, wrong.get(entry, ""), rows), ""]
+        lines += [*_section(entry, result, wrong.get(entry, ""), rows, above), ""]
     questions = [
-        _row(f"[{result.figure}](#{_anchor(result, entry)})", claim)
+        _row(claim, f"[{result.figure}](#{_anchor(result, entry)})")
         for entry, result in results
         for claim in result.claims
         if claim.question
@@ -78,7 +87,7 @@ def markdown(
     if questions:
         lines += ["## Questions of ours", "", "They count nowhere above.", ""]
         lines += [
-            "| figure | question | expected | ours | verdict | |",
+            "| | figure | question | expected | ours | |",
             "|---|---|---|---|---|---|",
         ]
         lines += [*questions, ""]
@@ -199,11 +208,19 @@ def _rows(entry: Entry, left: bool | None) -> str:
     """Where an experiment's rows are: beside the page all (None), those that are `left`, or none."""
     if left is False:
         return "rows, an episode each, stay in `results/`"
-    what = "rows" if left is None else "rows, but for the many of series and episodes,"
-    return f"{what} in [{entry.name}.csv]({entry.paper}/{entry.name}.csv)"
+    what = "rows" if left is None else "rows without series and episodes"
+    return f"[{what}]({entry.paper}/{entry.name}.csv)"
 
 
-def _section(entry: Entry, result: Result, wrong: str, rows: str) -> list[str]:
+def _repeated(results: Sequence[tuple[Entry, Result]]) -> str:
+    again = sum(result.repeated for _, result in results)
+    return f"{again:,} of the runs, done again later, gave the same." if again else ""
+
+
+def _section(
+    entry: Entry, result: Result, wrong: str, rows: str, above: Container[tuple[str, str]]
+) -> list[str]:
+    """What is shown of an experiment; of main claims, which stand `above`, no reasons."""
     lines = [f"## {_heading(result, entry)}", ""]
     lines += [f"![{entry.title}]({entry.paper}/{name})" for name in result.pictures]
     for name in result.tables:
@@ -212,25 +229,24 @@ def _section(entry: Entry, result: Result, wrong: str, rows: str) -> list[str]:
     module = f"../../{entry.path.relative_to(ROOT).as_posix()}"
     told = [
         *entry.text.partition("\n\n")[0].split(),
-        f"`{result.command}`: {result.runs} runs, {result.wall_s:,.0f} s of one core; [setting]({module}),",
-        f"[parameters]({entry.paper}/parameters.csv), {rows}.",
+        f"`{result.command}`: {result.runs} runs, {result.wall_s:,.0f} s of one core; "
+        f"[setting]({module}), {rows}.",
     ]
-    if result.repeated:
-        told.append(f"{result.repeated} of the runs, done again later, gave the same.")
     if wrong:
         told.append(f"**This result was {wrong}.**")
     lines += ["", " ".join(told)]
     if counted := [claim for claim in result.claims if not claim.question]:
-        lines += ["", "| | claim | paper | ours | verdict | |", "|---|---|---|---|---|---|"]
-        lines += [_row(_mark(claim), claim) for claim in counted]
+        lines += ["", "| | claim | paper | ours | how, or why not |", "|---|---|---|---|---|"]
+        lines += [_row(c, is_above=(entry.name, c.sentence) in above) for c in counted]
     return lines
 
 
-def _row(first: str, claim: Claim) -> str:
+def _row(claim: Claim, *more: str, is_above: bool = False) -> str:
+    """A claim's row, with what else comes before its sentence."""
     earned = claim.verdict is Verdict.REPRODUCED
     words = [claim.how if earned else claim.reason, claim.note, claim.setting]
-    told = "; ".join(word for word in words if word)
-    return _cells(first, claim.sentence, claim.paper, measured(claim), claim.verdict.value, told)
+    told = "; ".join(filter(None, ["[main claim](#main-claims)", claim.note] if is_above else words))
+    return _cells(_mark(claim), *more, claim.sentence, claim.paper, measured(claim), told)
 
 
 def _cells(*texts: str) -> str:
@@ -298,5 +314,4 @@ def _anchor(result: Result, entry: Entry) -> str:
 
 
 def _mark(claim: Claim) -> str:
-    marks = {Verdict.REPRODUCED: "✓", Verdict.DIRECTION: "~", Verdict.NOT: "✗"}
-    return marks.get(claim.verdict, "–")
+    return _MARKS[claim.verdict]
