@@ -12,17 +12,6 @@ from llmscale_env.workload import DEFAULT_CLASSES, WorkloadConfig, generate_requ
 from llmscale_env.workload.arrivals import generate_arrivals
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
 
-COLUMNS = (
-    "arrival_ps",
-    "llm",
-    "region",
-    "slo_class",
-    "input_tokens",
-    "output_tokens",
-    "predicted_output_tokens",
-)
-"""Of a table of requests, as they are drawn."""
-
 
 def requests_of(
     scenario: Scenario,

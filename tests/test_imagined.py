@@ -16,11 +16,10 @@ from llmscale_env.sim.fast import FastEngine
 from llmscale_env.sim.reference import ReferenceEngine
 from llmscale_env.sim.spec import RequestState
 from llmscale_env.workload.prefixes import Prefixes
-from llmscale_env.workload.requests import RequestTable
+from llmscale_env.workload.requests import COLUMNS, RequestTable
 from tests.engine_cases import first_difference, run_case
 from tests.refusals import refuses
 from tests.small_clusters import column, pool, queued, run, table
-from tests.small_tables import COLUMNS
 from tests.test_streaming import Streamed, cases, part
 from tests.test_vllm_v1 import cluster
 

@@ -18,7 +18,7 @@ from llmscale_env.control.reward import draw_requests
 from llmscale_env.control.run import run_episode
 from llmscale_env.scenarios.load import load_scenario
 from llmscale_env.scenarios.regions import ScalingConfig
-from llmscale_env.workload.requests import PS_PER_S, RequestTable
+from llmscale_env.workload.requests import COLUMNS, PS_PER_S, RequestTable
 from tests.sageserve_rules import Thresholds, UtilisedAhead
 from tests.small_fleets import A_QUARTER
 from tests.small_world import SMALL_WORLD
@@ -418,18 +418,7 @@ def changed_after(requests: RequestTable, at_s: float) -> RequestTable:
     old = requests.arrival_ps < at_s * PS_PER_S
     keep = old | (np.arange(len(requests)) % 2 == 0)
     new = ~old[keep]
-    columns = {
-        name: getattr(requests, name)[keep].copy()
-        for name in (
-            "arrival_ps",
-            "llm",
-            "region",
-            "slo_class",
-            "input_tokens",
-            "output_tokens",
-            "predicted_output_tokens",
-        )
-    }
+    columns = {name: getattr(requests, name)[keep].copy() for name in COLUMNS}
     columns["region"][new] = (columns["region"][new] + 1) % 3
     for name in ("output_tokens", "predicted_output_tokens"):
         columns[name][new] = 2 * columns[name][new] + 7

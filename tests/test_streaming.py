@@ -16,13 +16,12 @@ from llmscale_env.sim.fast import FastEngine
 from llmscale_env.sim.observed import RESULT_DTYPE
 from llmscale_env.sim.reference import ReferenceEngine
 from llmscale_env.sim.spec import RequestState
-from llmscale_env.workload.requests import RequestTable
+from llmscale_env.workload.requests import COLUMNS, RequestTable
 from tests.engine_cases import Case, first_difference, make_case, run_case
 from tests.refusals import refuses
 from tests.region_cases import make_region_case
 from tests.small_clusters import pool, queued, run
 from tests.small_clusters import table as requests
-from tests.small_tables import COLUMNS
 from tests.split_cases import make_split_case
 from tests.v1_cases import make_v1_case
 

@@ -22,9 +22,8 @@ from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import compile_cluster
 from llmscale_env.sim.engine import make_engine
 from llmscale_env.sim.picoseconds import seconds
-from llmscale_env.workload.requests import PS_PER_S, RequestTable
+from llmscale_env.workload.requests import COLUMNS, PS_PER_S, RequestTable
 from tests.refusals import refuses
-from tests.small_tables import COLUMNS
 from tests.small_world import SMALL_WORLD
 
 HORIZON_S = 600

@@ -22,9 +22,8 @@ from llmscale_env.workload import (
     generate_requests,
 )
 from llmscale_env.workload.mixes import load_mix, mix_names, replayed
-from llmscale_env.workload.requests import PS_PER_S
+from llmscale_env.workload.requests import COLUMNS, PS_PER_S
 from tests.refusals import refuses
-from tests.small_tables import COLUMNS
 from tests.small_world import SMALL_WORLD
 from tests.waiting import printed
 

@@ -245,7 +245,9 @@ def _row(claim: Claim, *more: str, is_above: bool = False) -> str:
     """A claim's row, with what else comes before its sentence."""
     earned = claim.verdict is Verdict.REPRODUCED
     words = [claim.how if earned else claim.reason, claim.note, claim.setting]
-    told = "; ".join(filter(None, ["[main claim](#main-claims)", claim.note] if is_above else words))
+    told = "; ".join(
+        filter(None, ["[main claim](#main-claims)", claim.note] if is_above else words)
+    )
     return _cells(_mark(claim), *more, claim.sentence, claim.paper, measured(claim), told)
 
 

@@ -24,7 +24,7 @@ from llmscale_env.control.run import run_episode
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.scenarios.load import load_scenario
 from llmscale_env.scenarios.schema import Scenario
-from llmscale_env.workload.requests import RequestTable
+from llmscale_env.workload.requests import COLUMNS, RequestTable
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -135,16 +135,7 @@ def trace(scenario: Scenario, n: int, seed: int) -> RequestTable:
     table = draw_requests(scenario, np.random.default_rng(seed))
     if len(table) < n:
         raise ValueError(f"requests = {n}: only {len(table)} come within {scenario.horizon_s} s")
-    columns = (
-        "arrival_ps",
-        "llm",
-        "region",
-        "slo_class",
-        "input_tokens",
-        "output_tokens",
-        "predicted_output_tokens",
-    )
-    return replace(table, **{name: getattr(table, name)[:n] for name in columns})
+    return replace(table, **{name: getattr(table, name)[:n] for name in COLUMNS})
 
 
 def run_trace(case: Mapping[str, Any], policy: Policy | None = None) -> dict[str, Any]:

@@ -13,16 +13,7 @@ from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.control.unfinished_work import leftover_gpu_s, lost_at_horizon
 from llmscale_env.sim.metrics import Outcome, doomed, judge
 from llmscale_env.sim.picoseconds import seconds
-
-_COLUMNS = (
-    "arrival_ps",
-    "llm",
-    "region",
-    "slo_class",
-    "input_tokens",
-    "output_tokens",
-    "predicted_output_tokens",
-)
+from llmscale_env.workload.requests import COLUMNS
 
 
 class RegionCosts:
@@ -77,7 +68,7 @@ class RegionCosts:
         now_ps = self.sim.engine.now_ps(self.e)
         arrived = int(np.searchsorted(requests.arrival_ps, now_ps))
         which = np.concatenate([self._open, np.arange(self._arrived, arrived)])
-        columns = {name: getattr(requests, name)[which] for name in _COLUMNS}
+        columns = {name: getattr(requests, name)[which] for name in COLUMNS}
         few = replace(requests, **columns, history=None, failures=np.zeros((0, 2), np.int64))
         how = (scenario.classes, now_ps, scenario.itl_statistic)
         verdicts = judge(few, results[which], *how)

@@ -26,15 +26,16 @@ TOO_LATE_PS = 2**62
 
 WEEK_S = 604_800.0
 
-_COLUMNS = (
-    ("arrival_ps", np.int64),
-    ("llm", np.int16),
-    ("region", np.int16),
-    ("slo_class", np.int16),
-    ("input_tokens", np.int32),
-    ("output_tokens", np.int32),
-    ("predicted_output_tokens", np.int32),
-)
+COLUMNS = {
+    "arrival_ps": np.int64,
+    "llm": np.int16,
+    "region": np.int16,
+    "slo_class": np.int16,
+    "input_tokens": np.int32,
+    "output_tokens": np.int32,
+    "predicted_output_tokens": np.int32,
+}
+"""Of a `RequestTable`: what each request has, with its type."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class RequestTable:
 
     def __post_init__(self) -> None:
         n = len(self.arrival_ps)
-        for name, dtype in _COLUMNS:
+        for name, dtype in COLUMNS.items():
             column = whole_numbers(name, getattr(self, name), dtype)
             if column.shape != (n,):
                 raise ValueError(f"{name}: expected shape ({n},), got {column.shape}")
@@ -124,7 +125,7 @@ class RequestTable:
     def between(self, from_ps: int, to_ps: int) -> RequestTable:
         """Those of [from, to), times counted from there, without failures and what came before."""
         first, last = np.searchsorted(self.arrival_ps, (from_ps, to_ps))
-        columns: dict[str, Any] = {name: getattr(self, name)[first:last] for name, _ in _COLUMNS}
+        columns: dict[str, Any] = {name: getattr(self, name)[first:last] for name in COLUMNS}
         columns["arrival_ps"] = columns["arrival_ps"] - from_ps
         if self.prefixes is not None:
             columns["prefixes"] = self.prefixes.take(np.arange(first, last))
@@ -134,7 +135,7 @@ class RequestTable:
 
     def take(self, rows: NDArray[np.intp]) -> RequestTable:
         """Those in these rows (ascending); failures and history stay."""
-        columns: dict[str, Any] = {name: getattr(self, name)[rows] for name, _ in _COLUMNS}
+        columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in COLUMNS}
         if self.prefixes is not None:
             columns["prefixes"] = self.prefixes.take(rows)
         return replace(self, **columns)
@@ -147,8 +148,7 @@ class RequestTable:
                 go on from these (both are pieces of one table, or neither has prefixes).
         """
         columns: dict[str, Any] = {
-            name: np.concatenate([getattr(self, name), getattr(later, name)])
-            for name, _ in _COLUMNS
+            name: np.concatenate([getattr(self, name), getattr(later, name)]) for name in COLUMNS
         }
         if self.prefixes is not None and later.prefixes is not None:
             columns["prefixes"] = self.prefixes.followed_by(later.prefixes)
