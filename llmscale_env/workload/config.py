@@ -311,7 +311,7 @@ class TraceArrivals(_Frozen):
 
     Attributes:
         path: CSV, JSONL, either gzipped.
-        format: "auto", "plain", "azure", "burstgpt" or "mooncake".
+        format: "auto", or one of `llmscale_env.workload.readers.FORMATS`.
         sort: sort rows by arrival instead of refusing arrivals that go backwards.
         only_llm: keep the rows of this LLM (as the file names it).
         from_s, to_s: part of the trace that is used.
