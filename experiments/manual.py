@@ -41,20 +41,17 @@ MANY_REQUESTS = 1_000_000
 SHARING = llmscale_env.ENVIRONMENTS[0]
 """Its page has what all environments share in full; those of the others have a link to it."""
 
-ARGUMENTS = """- `observation`, `action`: names of blocks (`llmscale_env.envs.observations.BLOCKS`) and heads
-  (`llmscale_env.envs.actions.HEADS`) in place of the default ones (docs/forms.md);
-- `forecaster="ewma"`: the source of forecasts in the observation and in `view()`
-  (`llmscale_env.control.forecast`);
-- `reference`: a policy whose instance counts the head `residual` multiplies;
-- `shaping`: weight of a term of the reward for requests that will be late (docs/forms.md#late-backlog);
-- `engine="fast"`: or `"reference"`, the simulator in readable Python, with the same numbers
-  (docs/architecture.md);
-- `render_mode`: "ansi" (a table of the cluster now) or "rgb_array" (arrivals, queues, instances and
-  attainment over the episode so far).
+ARGUMENTS = """\
+| `observation`, `action` | names of blocks and heads in place of the default ones (docs/forms.md) |
+| `forecaster="ewma"` | makes the forecasts that are seen (`llmscale_env.control.forecast`) |
+| `reference` | a policy whose instance counts the head `residual` multiplies |
+| `shaping` | weight of a term of the reward for late requests (docs/forms.md#late-backlog) |
+| `engine="fast"` | or `"reference"`: the simulator in readable Python (docs/architecture.md) |
+| `render_mode` | `"ansi"` (the cluster as a table) or `"rgb_array"` (curves of the episode) |
+| `num_envs`, `threads` | episodes and threads of the vectorised form (docs/gymnasium.md) |
 
-The vectorised form (`gym.make_vec(..., vectorization_mode="vector_entry_point")`) also takes `num_envs` and
-`threads`. It advances all episodes in one call, and resets a finished one in the same step. Its episode
-`e` equals a single environment reset with `seed + e`."""
+Episode `e` of the vectorised form equals a single environment reset with `seed + e`. Both engines
+give the same numbers."""
 """The arguments that all environments have, as a page lists them below its own."""
 
 
@@ -143,9 +140,9 @@ def page(entry: EnvironmentEntry) -> str:
 
 {first}
 
-![An episode under random actions]({picture.as_posix()})
+![Random actions]({picture.as_posix()})
 
-The end of {drawn} under random possible actions (`render_mode="rgb_array"`, seed {PICTURE_SEED}).
+The end of {drawn} under random possible actions.
 {_film(entry)}{brief.rstrip()}
 
 | | |
@@ -168,7 +165,7 @@ def _film(entry: EnvironmentEntry) -> str:
         return ""
     name = entry.short_name
     return (
-        f"\n![The best policy at work](../images/film_{name}.gif)\n\n"
+        f"\n![The best policy](../images/film_{name}.gif)\n\n"
         f"`{BEST[name]}`, the best policy known: `python -m experiments.film env={name}`.\n"
     )
 
@@ -177,9 +174,9 @@ def _shared(text: str, entry: EnvironmentEntry) -> str:
     """A docstring with what all environments share: in full on one page, as a link on the others."""
     information = inspect.cleandoc(ServingEnv.__doc__ or "").partition("## Information\n\n")[2]
     full = (f"\n{ARGUMENTS}", f"\n\n{information}")
-    link = tuple(
-        f"\n\n[All others]({SHARING.short_name}.md#{anchor}) are the same in every environment."
-        for anchor in ("arguments", "information")
+    link = (
+        f"\n\n[All others]({SHARING.short_name}.md#arguments) are those of all environments.",
+        f"\n\n[Everything else]({SHARING.short_name}.md#information) is as in all environments.",
     )
     said = (
         "\n\nAll others are those of `ServingEnv`.",
@@ -207,7 +204,8 @@ def completed(text: str, env: ServingEnv) -> str:
             heading, first, *others = section.split("\n\n")
             sections[k] = "\n\n".join([heading, first, choices(env, section), *others])
         elif section.startswith("## Observation Space\n"):
-            sections[k] = f"{section.rstrip()}\n\n{entries(env)}\n"
+            table = entries(env, "\n".join(sections[:k]))
+            sections[k] = f"{section.rstrip()}\n\n{table}\n"
     return "\n".join(sections)
 
 

@@ -88,19 +88,20 @@ def forms() -> str:
     )
     scenario = load_scenario("mixed-slo")
     factors, residuals = (", ".join(h(scenario).choices[0]) for h in (ScaledChanges, Residual))
-    potential = _text(Shaping).partition("\n\n")[2]  # without the heading
-    late = _filled(f"""{potential} `reward_parts` shows the term as `late_backlog`; `metrics` has the reward
-        without it. The expected number of late requests comes from the slack of shared queues, the age of the
-        oldest requests at instances, and a pace. The pace is that of active instances and those on their way,
-        as far as classes of higher priority leave them free.""")
-    copies = _filled(f"""Choices: {residuals}. In the vectorised form every episode has its own copy of the
-        policy. The copy is reset with the episode's seed and sees a `ClusterView` once per decision. It is
-        saved, restored and forked with the episode. Orders of other heads come before the policy's.""")
+    scaled, residual, potential = (
+        _text(kind).partition("\n\n")[2]  # without the heading
+        for kind in (ScaledChanges, Residual, Shaping)
+    )
+    late = _filled("""`reward_parts` has the term as `late_backlog`, `metrics` the reward without it.
+        `late_c` is estimated from the slack of shared queues, the ages of the oldest requests at
+        instances, and the pace that classes of higher priority leave free.""")
+    copies = _filled(f"""Choices: {residuals}. Every episode has its own copy of the policy, reset with
+        its seed, and saved, restored and forked with it. Orders of other heads precede the policy's.""")
     return f"""<!-- Made by `python -m experiments.manual` from docstrings. -->
 # Composing an environment
 
-Every environment is a scenario with observation blocks and action heads. Its arguments `observation` and
-`action` name others, in any order, for any scenario that has what they refer to:
+An environment is a scenario with observation blocks and action heads. The arguments `observation` and
+`action` name others, in any order, if the scenario has what they refer to:
 
 ```python
 import gymnasium
@@ -117,8 +118,8 @@ observation, info = env.reset(seed=0)
 observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
 ```
 
-`make_codec()` of an environment gives the codec that runs its network as a policy under `run_episode`. A
-codec with a reference policy needs `reset(seed)` at the start of an episode.
+`make_codec()` gives the codec with which a network runs as a policy (`run_episode`). With a reference policy
+call its `reset(seed)` at the start of an episode.
 
 ## Observation blocks
 
@@ -126,12 +127,14 @@ codec with a reference policy needs `reset(seed)` at the start of an episode.
 |---|---|---|
 {blocks}
 
-### Blocks that know no size
+### Size-free blocks
 
-Their entries depend on classes and pools only, not on slots, `max_gpus` or an expected rate. So one network
-reads them on clusters of any size. The service rate of an instance comes from the calibrated iteration times
-(`llmscale_env/envs/service.py`). Prompt tokens go at the pace of a prefill of 1,024. Output tokens go at that
-of the largest batch of contexts of 1,024 that fits the KV cache, `max_batch` and the class's ITL target.
+They depend on neither slots, `max_gpus` nor expected rates: one network reads clusters of any size.
+What an instance can serve comes from calibrated iteration times (`llmscale_env/envs/service.py`):
+
+- prompt tokens: the pace of a prefill of 1,024;
+- output tokens: the pace of the largest batch of contexts of 1,024 within the KV cache, `max_batch`
+  and the class's ITL target.
 
 | block | entry | min | max | meaning |
 |---|---|---|---|---|
@@ -143,30 +146,31 @@ of the largest batch of contexts of 1,024 that fits the KV cache, `max_batch` an
 |---|---|---|
 {heads}
 
-A mask says whether a choice is possible now while the other pools keep what they have.
+A mask holds while the other pools keep what they have.
 
 ### `{ScaledChanges.name}`
 
-{_text(ScaledChanges)}
+{scaled}
 
 Choices: {factors}.
 
 ### `{Residual.name}`
 
-{_text(Residual)}
+{residual}
 
 {copies}
 
 ## Late backlog
 
+{potential}
+
 {late}
 
 ## Late metrics, wrong calibration
 
-With `metric_delay_s` of a scenario, policies and agents see the cluster as it was so long ago, in whole
-control intervals, except the agent's last action. Orders act at once. Forecasts use the late data and look
-that much further ahead.
-
-`time_factor` and `load_time_factor` of a pool multiply the times of its iterations and loads, as in
-`fleet.pools.*.time_factor=1.2`. Policies, blocks and forecasts still use the calibrated times.
+- `metric_delay_s` of a scenario: policies and agents see the cluster so many seconds late (whole
+  control intervals), but the agent's last action at once. Orders act at once. Forecasts look that
+  much further ahead.
+- `time_factor` and `load_time_factor` of a pool multiply the times of its iterations and loads, as in
+  `fleet.pools.*.time_factor=1.2`. Policies, blocks and forecasts keep the calibrated times.
 """

@@ -40,8 +40,8 @@ def choices(env: ServingEnv, section: str) -> str:
     return "\n".join(["| Num | Part | Choices |", "|---|---|---|", *lines]) + _legend(names)
 
 
-def entries(env: ServingEnv) -> str:
-    """The entries of an observation."""
+def entries(env: ServingEnv, said: str = "") -> str:
+    """The entries of an observation; place-holders that the text `said` explains are not again."""
     parts = [
         (entry.name, f"{entry.low:g} | {entry.high:g} | {entry.meaning}")
         for entry in env.observation_entries
@@ -49,7 +49,7 @@ def entries(env: ServingEnv) -> str:
     rows, names = folded(parts, placeholders(env.scenario))
     lines = [f"| {shown(row.numbers)} | `{row.name}` | {row.text} |" for row in rows]
     head = ["| Num | Entry | Min | Max | Meaning |", "|---|---|---|---|---|"]
-    return "\n".join([*head, *lines]) + _legend(names)
+    return "\n".join([*head, *lines]) + _legend(names, said)
 
 
 def placeholders(scenario: Scenario) -> dict[Names, str]:
@@ -149,13 +149,15 @@ def _word(column: Names, words: Mapping[Names, str], used: dict[str, Names]) -> 
     return "{" + ",".join(column) + "}"
 
 
-def _legend(used: Mapping[str, Names]) -> str:
-    """What the place-holders mean, as a paragraph below the table."""
-    if not used:
-        return ""
+def _legend(used: Mapping[str, Names], said: str = "") -> str:
+    """What the place-holders mean, as a paragraph below the table; what is `said` already is left out."""
+    before = " ".join(said.split())
     meant = [f"`{word}`: {', '.join(names)}." for word, names in used.items()]
+    meant = [sentence for sentence in meant if sentence not in before]
+    if not meant:
+        return ""
     order = "Numbers are in this order."
-    if len(meant) > 1:
+    if len(used) > 1:
         order = "Numbers are in this order; of several in a name, the last changes first."
     return "\n\n" + textwrap.fill(" ".join([*meant, order]), 110, break_on_hyphens=False)
 

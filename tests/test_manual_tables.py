@@ -7,7 +7,8 @@ from importlib import import_module
 import pytest
 
 import llmscale_env
-from experiments.manual_tables import folded, placeholders, shown
+from experiments.manual_tables import choices, entries, folded, placeholders, shown
+from llmscale_env.envs import MultiRegionEnv
 
 WORDS = {("a", "b"): "POOL", ("x", "y", "z"): "CLASS"}
 
@@ -19,6 +20,16 @@ def test_every_entry_and_every_part_is_in_one_row(entry):
     for names in (env.observation_names, env.action_names):
         rows, _ = folded([(each, "") for each in names], placeholders(env.scenario))
         assert sorted(k for row in rows for k in row.numbers) == list(range(len(names)))
+
+
+def test_place_holders_are_explained_once():
+    env = MultiRegionEnv()
+    said = choices(env, "")
+    assert "`POOL`: " in said
+    assert "`LLM`: " not in said
+    assert "`POOL`: " in entries(env)
+    assert "`POOL`: " not in entries(env, said)
+    assert "`LLM`: " in entries(env, said)
 
 
 def test_names_that_differ_in_a_pool_share_a_row():

@@ -233,27 +233,32 @@ class ServingEnv(Settings, gym.Env):
 
     ## Information
 
-    `info` has
+    | in `info` | what it is |
+    |---|---|
+    | `metrics` | numbers of the episode so far, listed below |
+    | `episode_summary` | the same at the end of an episode |
+    | `reward_parts` | the parts of the reward with their sign |
+    | `clipped` | how many orders were not possible |
+    | `action_mask` | which choices are possible now |
+    | `cost`, `cost_by_class` | violations since the last decision, for constrained RL |
 
-    - `metrics`, of the episode so far: `CLASS/slo_attainment`, `CLASS/violations`, `CLASS/arrived`,
-      `joint/slo_attainment`, `gpu_hours`, `loads`, `preemptions`, `evictions`, `POOL/active`, `POOL/loading`,
-      `POOL/running`, `POOL/waiting`, `POOL/batch_limit`, `queue/QUEUE`, `reward`. Attainment is the share of
-      requests whose fate is known;
-    - `reward_parts`: the parts of the reward with their sign;
-    - `clipped`: orders that were not possible; `action_mask`: which choices are possible now;
-    - `cost`: violations since the last decision, for constrained RL; `cost_by_class`;
-    - `episode_summary`: the metrics at the end of an episode. Attainment is then the share of all arrivals;
-      requests that prices leave open are in no share.
+    `metrics` has `CLASS/slo_attainment`, `CLASS/violations`, `CLASS/arrived`,
+    `joint/slo_attainment`, `gpu_hours`, `loads`, `preemptions`, `evictions`, `POOL/active`,
+    `POOL/loading`, `POOL/running`, `POOL/waiting`, `POOL/batch_limit`, `queue/QUEUE`, `reward`.
+    Attainment is the share of requests whose fate is known. In `episode_summary` it is that of all
+    arrivals but those that prices leave open.
 
-    `env.unwrapped` has
+    | in `env.unwrapped` | what it is |
+    |---|---|
+    | `observation_names`, `action_names` | entries of the observation, parts of the action |
+    | `observation_entries` | each entry with its meaning and bounds |
+    | `action_choices` | each part's choices as words |
+    | `set_weights(gpu=, violations=, loads=)` | other weights of the reward, for a Lagrangian |
+    | `save_state()`, `restore_state(saved)`, `fork()` | copies of an episode in progress |
+    | `view()` | the episode as a handwritten policy sees it |
 
-    - `observation_names`, `action_names`: entries of the observation and parts of the action, in order;
-    - `observation_entries`: each entry with its meaning and bounds; `action_choices`: each part's choices as
-      words;
-    - `set_weights(gpu=, violations=, loads=)`: other weights of the reward's parts, `violations` for all
-      classes or by class, as a Lagrangian needs. `metrics` keeps the reward by the scenario's own;
-    - `save_state()`, `restore_state(saved)`, `fork()`: copies of an episode in progress;
-    - `view()`: the episode as a handwritten policy sees it.
+    `set_weights` takes `violations` for all classes or by class. `metrics` keeps the reward by the
+    scenario's weights.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 5}

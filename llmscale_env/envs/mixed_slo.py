@@ -10,99 +10,102 @@ from llmscale_env.envs.vector import ServingVectorEnv
 
 
 class MixedSLOEnv(ServingEnv):
-    """A day of an LLM service: how many instances, of which kind, how full, from midnight to midnight?
+    """A day of an LLM service, midnight to midnight: how many instances, of which kind, how full?
 
-    - **Decided**, every 30 s: instances of three pools, their batch limits, the share of interactive
-      requests that tries the mixed pool first, and the source of weights for new instances.
-    - **Seen**: load now, yesterday and as forecast; waiting work by deadline; latencies; the state of each
-      pool.
+    - **Decided**, every 30 s: instances and batch limits of three pools, routing, source of
+      weights.
+    - **Seen**: load now, yesterday and forecast; waiting work by deadline; latencies; pools.
     - **Paid**: GPU-hours and late requests, in dollars.
-    - **Tension**: an instance serves 40 s after its order, and the policy does not know which day it has.
-      The peak of a day is 1.2 to 2.7 times its mean, so a fleet for the peak is partly idle. Batch requests
-      can wait for quiet times, but not beyond their deadlines.
+    - **Tension**: an instance serves 40 s after its order, and the day, with a peak of 1.2 to 2.7
+      times its mean, is unknown. Batch requests can wait, up to their deadlines.
     - **Leaderboard**: docs/leaderboard.md#mixed-slo.
 
     ## Description
 
-    One LLM (Llama-3.1-8B) is served on up to 16 A100-80GB. Prefill is chunked by 2,048 tokens, the default
-    of vLLM V1. The KV watermark of 1 % is V0's default; V1 has none by default. Four kinds of requests
-    arrive:
+    Up to 16 A100-80GB serve Llama-3.1-8B. docs/worlds.md has the source of every number.
 
     | requests | rate | lengths | targets |
     |---|---|---|---|
-    | *chat*, interactive | 42/s in the mean | ShareGPT | first token in 10 s, 0.2 s per token on average |
+    | *chat*, interactive | 42/s in the mean | ShareGPT | first token 10 s, 0.2 s per token (mean) |
     | *code*, interactive | 3.6/s | Azure's | the same |
     | *documents*, batch | 1.5/s all day | arXiv summaries | first token in an hour |
-    | *jobs*, batch | 12 a day, of 4,000 to 10,000 at once, any hour | ShareGPT | one to eight hours |
+    | *jobs*, batch | 12 a day, any hour, 4,000 to 10,000 at once | ShareGPT | one to eight hours |
 
-    Rates of chat and code are those of real days of two services (ServeGen), per ten minutes. The seconds
-    within ten minutes are those of the Azure traces of 2023. docs/worlds.md has the source of
-    every number.
+    The seed draws a real day: ServeGen's rates per ten minutes, with the seconds of Azure's traces.
+    Days differ in level and shape. The policy is told the day before, not the day.
 
-    A seed draws the day. Days differ in level (chat: 0.5 to 1.4 of its mean) and shape. The policy is not
-    told which day it has, but it knows the day before. Days 1 to 8 are the default, and their busiest ten
-    minutes need about 13 of the 16 GPUs. `workload="mixed-slo/validation"` has days 9 and 10, and
-    `workload="mixed-slo/test"` has days 11 to 14.
+    | `workload` | days |
+    |---|---|
+    | default | 1 to 8; the busiest ten minutes need about 13 of the 16 GPUs |
+    | `mixed-slo/validation` | 9 and 10 |
+    | `mixed-slo/test` | 11 to 14 |
 
-    As in Chiron (section 3) there are three pools. *Interactive* and *batch* instances serve one kind of
-    request, *mixed* ones both. Interactive requests go to interactive instances that have room, else to
-    mixed ones. There they evict batch requests, whose KV cache is saved to host memory and restored later.
-    Batch requests wait in shared queues, one per deadline. Batch and mixed instances take the earliest due
-    first.
+    Pools are Chiron's (section 3):
 
-    An instance ordered now serves about 40 s later: 24 s of engine start, 3 s of process start (ours), and
-    12.8 s of weights from SSD. Weights take 1.0 s from host memory, and 1.3 s from a serving instance on
-    another host. Between decisions the cluster is simulated exactly to the token
-    (docs/engine.md). Iteration times are composed of kernels that were measured on an A100, one
-    by one (docs/calibration.md).
+    | pool | serves |
+    |---|---|
+    | *interactive* | interactive requests, as long as there is room |
+    | *mixed* | the other interactive requests, which evict batch requests; and batch requests |
+    | *batch* | batch requests |
+
+    Batch requests wait in a queue per deadline, the earliest due first. Evicted ones keep their KV
+    cache in host memory.
+
+    | part of a start | takes |
+    |---|---|
+    | engine | 24 s |
+    | process | 3 s |
+    | weights from SSD | 12.8 s |
+    | from host memory | 1.0 s |
+    | from an instance on another host | 1.3 s |
+
+    The simulation is exact to the token (docs/engine.md); iteration times are composed of kernels
+    measured on an A100 (docs/calibration.md).
 
     ## Action Space
 
-    `MultiDiscrete`. `action_masks()` and `info["action_mask"]` say which choices are possible now, each
-    part by itself: together, pools may still order more GPUs than there are. Such an order is clipped and
-    counted in `info["clipped"]`.
+    `MultiDiscrete`, with a mask per part (`action_masks()`). Orders that together need more GPUs
+    than there are get clipped (`info["clipped"]`).
 
-    - `instances`: how many the pool should have (acquiring, loading and active ones).
-    - `batch_limit`: running requests allowed per instance.
+    - `instances`: wanted in the pool (acquiring, loading and active).
+    - `batch_limit`: running requests per instance.
     - `overflow_share`: share of interactive requests that tries the mixed pool first.
-    - `load_source`: without a serving instance, or a copy in host memory, the next slower source is used.
+    - `load_source`: of weights; one that is not there gives way to the next slower.
 
     ## Observation Space
 
-    `Box`, float32, dimensionless, on fixed scales, clipped to its bounds. Load and work are counted in the
-    instances that they keep busy, over the most instances that the GPUs allow. No entry shows the time left
-    in an episode; in a whole day, which begins at midnight, the time of day does.
+    `Box`, float32, on fixed scales. Load and work are counted in the instances that they keep busy,
+    over the most that the GPUs allow. Only the time of day tells how much of a whole day is left.
 
     ## Rewards
 
-    Minus dollars, in units of 20 $ (`llmscale_env.control.reward`), the sum of
+    Minus dollars, in units of 20 $ (`llmscale_env.control.reward`):
 
-    - `gpu`: 2.50 $ per GPU-hour held, loading and draining included, but not the 24 s of engine start;
-    - `violations`: 0.002 $ per request that became certain to miss a target, or was rejected;
+    - `gpu`: 2.50 $ per GPU-hour held, loading and draining included, engine start (24 s) not;
+    - `violations`: 0.002 $ per request that became certain to miss a target, or was rejected
+      (docs/worlds.md derives it);
     - `loads`: nothing;
-    - `leftover`: at the horizon, what serving the unfinished requests takes in a full batch.
+    - `leftover`: GPU time of serving the unfinished requests in a full batch, at the horizon.
 
-    Interactive requests without a token are late at the horizon. So are batch requests that all GPUs
-    together could no longer serve in time. Other batch requests count in no share (`open` in the wide table
-    of `agents.evaluate` counts them). To put them off breaks even for a fleet that gives up the GPUs that
-    it then does not need. It loses where instances would have been idle.
-
-    docs/worlds.md derives the price of a late request. `info["reward_parts"]` has the four with
-    their sign. No policy gains by not doing the work (`tests/test_anti_cheat_day.py`).
+    At the horizon two kinds of requests are late: interactive ones without a token, and batch ones
+    that all GPUs together could not serve in time. Other batch requests are `open`
+    (docs/training.md), in no share; to put work off gains nothing.
 
     ## Starting State
 
-    3 interactive and 3 mixed instances serve, none is loading. Batch work of earlier jobs that is not yet
-    due waits. Requests are drawn from `self.np_random`: one seed, one episode, whatever the agent does.
+    3 interactive and 3 mixed instances serve; work of earlier jobs waits. The seed fixes all
+    requests.
 
     ## Episode End
 
-    Truncated after 24 hours (2,880 decisions). There is no termination.
+    Truncated after 24 hours (2,880 decisions), never terminated.
 
     ## Arguments
 
-    - `scenario="mixed-slo"`: name, YAML file or `Scenario`;
-    - `overrides={}`: its fields by dotted path, such as `{"workload": "mixed-slo/test"}`;
+    | argument | meaning |
+    |---|---|
+    | `scenario="mixed-slo"` | name, YAML file or `Scenario` |
+    | `overrides={}` | its fields by dotted path, such as `{"workload": "mixed-slo/test"}` |
 
     All others are those of `ServingEnv`.
 
@@ -114,13 +117,13 @@ class MixedSLOEnv(ServingEnv):
 
     ## References
 
-    Patke et al., "Hierarchical autoscaling for large language model serving with Chiron" (2025). Xiang et
-    al., "ServeGen" (arXiv 2505.09999), rates under Apache-2.0. Azure LLM inference traces 2023: Patel et
-    al., "Splitwise" (ISCA 2024), CC-BY 4.0.
+    Patke et al., "Hierarchical autoscaling for large language model serving with Chiron" (2025).
+    Xiang et al., "ServeGen" (arXiv 2505.09999), rates under Apache-2.0. Azure LLM inference traces
+    2023: Patel et al., "Splitwise" (ISCA 2024), CC-BY 4.0.
 
     ## Version History
 
-    - v1: a real day in place of half an hour (v0), prices in dollars, chunked prefill, today's start times.
+    - v1: a real day (v0: half an hour), prices in dollars, chunked prefill, other start times.
     """
 
     scenario_name = "mixed-slo"
@@ -140,10 +143,9 @@ class MixedSLOHoursEnv(MixedSLOEnv):
     """Two hours of `MixedSLO-v1`, from any time of day: for learning and quick tests.
 
     - **Decided, seen, paid**: as in `llmscale/MixedSLO-v1` ([its page](mixed-slo.md)).
-    - **Tension**: that of the day, in 240 decisions. Episodes begin at any ten minutes of the days, so a
-      policy has to serve quiet and busy hours.
-    - **Leaderboard**: that of the day, docs/leaderboard.md#mixed-slo. Policies are tuned
-      here and judged there, since what is learned here runs on whole days.
+    - **Tension**: that of the day, in 240 decisions from any ten minutes on.
+    - **Leaderboard**: that of the day, docs/leaderboard.md#mixed-slo: what is learned here runs
+      there.
 
     ## Version History
 
@@ -160,18 +162,19 @@ class MixedSLOHoursVectorEnv(MixedSLOVectorEnv):
 
 
 class MixedSLOBurstyEnv(MixedSLOEnv):
-    """Two hours in which the code service, with the bursts of its trace, brings most of the prompts.
+    """Two hours in which the code service, with its trace's bursts, brings most of the prompts.
 
-    - **Decided, seen, paid**: as in `llmscale/MixedSLO-Hours-v1` ([the day's page](mixed-slo.md) has it
-      all).
-    - **World**: a third of the chat requests (14/s in the mean) and twice the code requests (7.2/s).
-    - **Tension**: bursts are shorter than a start, so scaling gains little over the best fixed fleet.
+    - **Decided, seen, paid**: as in `llmscale/MixedSLO-Hours-v1` ([the day's page](mixed-slo.md)).
+    - **World**: a third of the chat requests (14/s in the mean) and twice the code requests
+      (7.2/s).
+    - **Tension**: bursts are shorter than a start, so scaling gains little over the best fixed
+      fleet.
     - **Leaderboard**: the table below.
 
     ## Reference Policies
 
-    `python -m agents.evaluate env=mixed-slo-bursty episodes=20 wide=true policies=static-tuned,A,B,...`,
-    seeds 10000 to 10019, means and 95 % intervals:
+    `python -m agents.evaluate env=mixed-slo-bursty episodes=20 wide=true
+    policies=static-tuned,A,B,...`, seeds 10000 to 10019, means and 95 % intervals:
 
     | policy | reward | ahead of `static-tuned` | starts billed | on time | GPU-hours | scalings |
     |---|---|---|---|---|---|---|
@@ -181,16 +184,13 @@ class MixedSLOBurstyEnv(MixedSLOEnv):
     | 9 mixed instances | -2.89 [-3.14, -2.67] | 0.07 [-0.00, 0.14] | | 96.1 % | 18.0 | 9 |
     | 8 mixed instances | -2.86 [-3.19, -2.57] | 0.10 [-0.06, 0.25] | | 94.8 % | 16.0 | 8 |
 
-    "Starts billed" is the lead with `scenario.fleet.pools.*.acquire_s=0 scenario.network.startup_s=27`. The
-    24 s of engine start, which cost nothing here (docs/worlds.md), are then paid for; nothing
-    else changes. "On time" counts interactive requests; scalings are starts and stops.
-
-    The lead of `chiron-tuned` over the best fixed fleet is what its 243 starts per episode are not billed.
-    With starts billed, a search may find other settings.
-
-    Settings of `static`, `chiron` and `paced` were searched here, with the budget that policies have on
-    `mixed-slo-hours` (`python -m baselines.tune`; the files in `baselines/tuned` have the commands). Other
-    policies have no settings for this environment; those of `mixed-slo-hours` are not used.
+    - *Starts billed*: the lead with
+      `scenario.fleet.pools.*.acquire_s=0 scenario.network.startup_s=27`. The 24 s of engine start,
+      free here (docs/worlds.md), are then billed. `chiron-tuned` leads only because its 243 starts
+      per episode are free; settings searched for billed starts may differ.
+    - *On time*: interactive requests. *Scalings*: starts and stops.
+    - `baselines/tuned` has the settings, searched here with the budget of `mixed-slo-hours`, and
+      their commands. Only `static`, `chiron` and `paced` have some.
 
     ## Version History
 
@@ -207,12 +207,11 @@ class MixedSLOBurstyVectorEnv(MixedSLOVectorEnv):
 
 
 class MixedSLOLargeEnv(MixedSLOEnv):
-    """The day of `MixedSLO-v1` with 50 GPUs, the most of Chiron's experiments, and 3.125 times its load.
+    """The day of `MixedSLO-v1` with 50 GPUs (Chiron's most) and 3.125 times its load.
 
-    - **Decided, seen, paid**: as in `llmscale/MixedSLO-v1` ([its page](mixed-slo.md)). Instance counts have
-      the choices that pools of 50 slots give.
+    - **Decided, seen, paid, tension**: as in `llmscale/MixedSLO-v1` ([its page](mixed-slo.md)),
+      with instance counts up to 50.
     - **Start**: 9 interactive and 9 mixed instances serve.
-    - **Tension**: that of the day, for a larger fleet.
     - **Leaderboard**: none of its own.
 
     ## Version History
@@ -234,15 +233,14 @@ BUDGET_SHARE = 0.01
 
 
 class MixedSLOConstrainedEnv(MixedSLOHoursEnv):
-    """Two hours of `MixedSLO-v1` whose reward is GPU cost alone; late requests are a cost with a budget.
+    """Two hours of `MixedSLO-v1` with GPU cost alone as reward; late requests have a budget.
 
-    - **Decided, seen**: as in `llmscale/MixedSLO-Hours-v1` ([the day's page](mixed-slo.md) has it all).
-    - **Paid**: the reward has no part for violations. `info["cost"]` counts the requests that became late
-      in the interval. `info["cost_budget"]` and the attribute `cost_budget` say how many may be late in an
-      episode: 1 % of those expected.
+    - **Decided, seen**: as in `llmscale/MixedSLO-Hours-v1` ([the day's page](mixed-slo.md)).
+    - **Paid**: GPU-hours. `info["cost"]` counts requests that became late in the interval;
+      `info["cost_budget"]` (also an attribute) is how many may be in an episode: 1 % of those
+      expected.
     - **Tension**: the fewest GPU-hours within that budget, for constrained RL.
-    - **Leaderboard**: none. It is for `gymnasium.make`; commands compare policies in `env=mixed-slo-hours`,
-      whose reward has all parts.
+    - **Leaderboard**: none. This form is for `gymnasium.make`; commands use `env=mixed-slo-hours`.
 
     ## Version History
 

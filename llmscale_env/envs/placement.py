@@ -9,101 +9,89 @@ from llmscale_env.envs.vector import ServingVectorEnv
 class PlacementEnv(ServingEnv):
     """Workers of one, two or four GPUs: how many of which, and which of them gets a request?
 
-    - **Decided**, every 5 s: how many workers of each degree, the rule by which arrivals find a worker, and
-      how strict best fit is.
-    - **Seen**: arrivals and their forecast, lengths, latencies, requests without a worker, workers by
-      state.
+    - **Decided**, every 5 s: numbers of workers of each degree, the placement rule and its
+      strictness.
+    - **Seen**: arrivals and forecast, lengths, latencies, requests without a worker, workers.
     - **Paid**: GPU time, late requests and starts.
-    - **Tension**: demand goes up and down within minutes, and a worker serves 3.4 to 24 s after its order.
-      To pack requests closely saves workers as long as the targets hold. No fixed fleet has 99 % on time.
+    - **Tension**: demand changes within minutes, and a worker serves 3.4 to 24 s after its order.
+      Packing saves workers while the targets hold. No fixed fleet has 99 % on time.
     - **Leaderboard**: docs/leaderboard.md#placement.
 
     ## Description
 
-    Llama-2-13b is served on up to 24 A100-80GB, in machines of four without NVLink. Workers have one, two
-    or four GPUs (tensor parallelism). The first token is due within 600 ms, then a token every 30 ms on
-    average: the targets of Aladdin's Table 2.
+    Up to 24 A100-80GB, in machines of four without NVLink, serve Llama-2-13b, as workers of one,
+    two or four (tensor parallelism). The first token is due within 600 ms, then one every 30 ms on
+    average (Aladdin's Table 2).
 
     | requests | lengths | rate |
     |---|---|---|
     | questions | ShareGPT, one turn | like a day of ten minutes, 2.4/s to 21.6/s |
-    | conversations | prompts of all turns, up to 2,048 tokens (ours) | 6/s for 90 s, 0 for 90 s, on average |
+    | conversations | prompts of all turns, up to 2,048 tokens | 6/s for 90 s, 0 for 90 s (means) |
+    | together | | 15/s in the mean |
 
-    Together that is 15 per second in the mean. Fleet and rates are ours: the paper's arrivals are Poisson
-    at a fixed rate, and its testbed has one machine.
+    Fleet, rates and the 2,048 tokens are ours (docs/worlds.md).
 
-    | GPUs of a worker | requests of 370 tokens within 30 ms per token | GPU-milliseconds per prompt token |
+    | GPUs | requests of 370 tokens within 30 ms per token | GPU-milliseconds per prompt token |
     |---|---|---|
     | 1 | 57 | 0.12 |
     | 2 | 71 | 0.27 |
     | 4 | 115 | 0.56 |
 
-    Over PCIe, GPUs wait for each other. So workers of one GPU serve most per GPU, as in the paper's Table 3
-    for this LLM. A prefill stops all decoding on its worker, and larger workers shorten prefills.
+    So workers of one GPU serve most per GPU, as in the paper's Table 3. A prefill stops all
+    decoding on its worker; larger workers shorten it.
 
-    As in Aladdin, decisions come at every heartbeat: the number of workers (sections 4.1 and 5.2), the
-    placement rule and the strictness of best fit (section 4.2, Algorithm 1). Between decisions the cluster
-    is simulated exactly to the token (docs/engine.md, sections 6 and 14).
+    | weights from | a worker serves after |
+    |---|---|
+    | host memory, if the machine had a worker of the pool in the last 300 s | 3.4 to 4.6 s |
+    | SSD | 8 to 24 s: four GPUs load four times as fast as one |
 
-    A worker ordered now serves after its weights are loaded. That takes 3.4 to 4.6 s from the host memory
-    of a machine that has had a worker of its pool in the last 300 s, else 8 to 24 s from SSD. A worker of
-    four GPUs loads four times as fast. One that is given up finishes its running requests first, and is
-    charged until then.
+    A worker that is given up is charged until its running requests are finished. The simulation is
+    exact to the token (docs/engine.md, sections 6 and 14).
 
     ## Action Space
 
-    `MultiDiscrete`. `action_masks()` and `info["action_mask"]` say which choices are possible now, each
-    part by itself: together, pools may still order more GPUs than there are. Such an order is clipped and
-    counted in `info["clipped"]`.
+    `MultiDiscrete`, with a mask per part (`action_masks()`). Orders that together need more GPUs
+    than there are get clipped (`info["clipped"]`).
 
-    - `POOL/instances`: how many workers the pool should have (acquiring, loading and active ones).
-    - `rule`: for arrivals from now on. `jsq-requests` joins the shortest queue, `power-of-two` the shorter
-      of two, and `least-kv` goes to the worker with the largest share of KV memory left.
-    - `gamma`, for `best-fit` only: share of the predicted output that counts as context. With 0 the first
-      iteration meets the target, with 1 the last one does too.
-    - `theta`, for `best-fit` only: share of the slack that may be used; above 1 more than the model allows.
+    - `POOL/instances`: workers wanted in the pool (acquiring, loading and active).
+    - `rule`: for arrivals from now on. `jsq-requests` takes the shortest queue, `power-of-two` the
+      shorter of two, `least-kv` the largest share of KV memory left.
+    - `gamma`: share of the predicted output that `best-fit` counts as context. With 0 the first
+      iteration meets the target, with 1 the last one too.
+    - `theta`: share of the slack that `best-fit` may use; above 1 more than the model allows.
 
-    Best fit judges each worker by linear times fitted to its own degree's iteration times. A request that
-    no worker may take waits, and is tried again at every decision. That is ours: Algorithm 1 opens a new
-    worker for it, and here the agent orders workers. With `fallback: least` in the scenario it goes to the
-    emptiest one.
+    Best fit (section 4.2, Algorithm 1) has linear times fitted to a worker's degree. A request that
+    no worker may take waits for the next decision; with `fallback: least` the emptiest worker gets
+    it.
 
     ## Observation Space
 
-    `Box`, float32, dimensionless, on fixed scales, clipped to its bounds. "Expected" is the mean of the
-    scenario; an interval is the last one. Entry 0 shows the time left, which no service has; `observation`
-    without the block `clock` omits it. No other entry does (`tests/test_leaks.py`). Even so, to stop
-    serving early does not pay (`tests/test_anti_cheat_worlds.py`).
+    `Box`, float32, on fixed scales. "Expected" is the scenario's mean; an interval is the last one.
+    Entry 0 (block `clock`) shows the time left, which no service has.
 
     ## Rewards
 
-    Minus the cost of the interval (`llmscale_env.control.reward`), the sum of
+    Minus the sum (`llmscale_env.control.reward`) of
 
     - `gpu`: GPU-seconds held (loading and draining included) over those of all 24 GPUs;
-    - `violations`: 10 x the requests that became certain to miss a target (or were rejected) over the
-      requests *expected* per interval;
+    - `violations`: 10 x requests that became certain to miss a target (each once), or were
+      rejected, over those *expected* per interval;
     - `loads`: 0.02 per worker started;
-    - `leftover`: at the horizon, the GPU-seconds that serving the unfinished requests one by one would
-      take, in the unit of `gpu`.
-
-    Each request is charged at most once, when its violation becomes certain. Division by expected arrivals
-    leaves nothing to gain by serving fewer. `info["reward_parts"]` has the four with their sign.
+    - `leftover`: as `gpu`, for serving the unfinished requests one by one at the horizon.
 
     ## Starting State
 
-    Twelve workers of one GPU serve, none is loading, no request waits. Requests are drawn from
-    `self.np_random`: one seed, one episode, whatever the agent does.
+    Twelve workers of one GPU serve. The seed fixes all requests.
 
     ## Episode End
 
-    Truncated after 900 s (180 decisions). There is no termination.
+    Truncated after 900 s (180 decisions), never terminated.
 
     ## Arguments
 
-    - `scenario="placement"`: name, YAML file or `Scenario`. Every route needs pools; `best-fit`, `gamma`
-      and `theta` exist if every route has a `placement`;
-    - `overrides={}`: its fields by dotted path, such as
-      `{"fleet.max_gpus": 16, "workload.rate_scale": 0.5}`;
+    - `scenario="placement"`: every route needs pools; `best-fit`, `gamma` and `theta` exist if
+      every route has a `placement`;
+    - `overrides={}`: such as `{"fleet.max_gpus": 16, "workload.rate_scale": 0.5}`;
 
     All others are those of `ServingEnv`.
 
@@ -115,23 +103,23 @@ class PlacementEnv(ServingEnv):
 
     ## What is not as in Aladdin
 
-    Rules hold until the next decision. A request is placed when it arrives, not at the heartbeat, and is
-    not moved afterwards (Algorithm 2 is left to a policy: `Command.assign`). Slots of the three pools are
-    on machines of their own.
+    - Algorithm 1 opens a worker for a request that no worker may take. Here the agent orders
+      workers.
+    - Requests are placed at arrival, not at the heartbeat, and stay (Algorithm 2 is for policies:
+      `Command.assign`).
+    - The three pools have machines of their own.
 
     ## References
 
-    Nie et al., "Aladdin: Joint Placement and Scaling for SLO-Aware LLM Serving" (2024). ShareGPT's lengths:
-    docs/workloads.md.
+    Nie et al., "Aladdin: Joint Placement and Scaling for SLO-Aware LLM Serving" (2024). ShareGPT's
+    lengths: docs/workloads.md.
 
     ## Version History
 
-    - v1: machines without NVLink, on which workers of one GPU are the best, as in the paper; an application
-      whose prompts hold conversations; requests that no worker may take wait. Figures of v0 do not compare
-      with those of v1.
-    - v0: first version, with NVLink, 25 short questions per second, and `fallback: least`. After 0.1.0,
-      `best-fit` counts prompts that are being prefilled in its TTFT limit, and intervals between tokens in
-      what running requests have saved.
+    - v1: no NVLink, conversations, requests that no worker may take wait. Figures do not compare
+      with those of v0.
+    - v0: NVLink, 25 short questions per second, `fallback: least`. After 0.1.0 best fit counts
+      running prefills and intervals between tokens.
     """
 
     scenario_name = "placement"

@@ -19,12 +19,11 @@ from llmscale_env.scenarios.schema import Scenario
 class Shaping:
     """Settings of the term.
 
-    A step's reward gets `gamma * Phi(next) - Phi(now)` added. The potential is
-    `Phi = -weight * sum_c w_c * late_c / arrivals_c`, and 0 at the end of an episode. Here `w_c` is the
-    weight of class c, `late_c` the expected number of its waiting requests that will be late, and
-    `arrivals_c` its expected arrivals per interval. Such a term changes no ranking of policies by their
-    discounted return (Ng, Harada and Russell, ICML 1999). Discounted over an episode it adds up to
-    `-Phi(start) = 0`.
+    A step's reward gets `gamma * Phi(next) - Phi(now)` added, with
+    `Phi = -weight * sum_c w_c * late_c / arrivals_c`, 0 at the end of an episode. Of class c, `w_c`
+    is the weight, `late_c` the waiting requests expected to be late, `arrivals_c` the expected
+    arrivals per interval. Discounted, the terms of an episode add up to 0: rankings of policies by
+    discounted return stay the same (Ng, Harada and Russell, ICML 1999).
 
     Attributes:
         weight: as the scenario's `violation_weight`; with prices, 1 is the price. With the scenario's own

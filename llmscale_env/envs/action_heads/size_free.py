@@ -36,8 +36,8 @@ def times(counts: NDArray[np.int64], percent: NDArray[np.int64]) -> NDArray[np.i
 class ScaledChanges:
     """Change of each pool's instance count, by a factor or by one.
 
-    A factor applies to the instances present (acquiring, loading, active). The product is rounded away from
-    their number (`times`), so at least one changes. With none present, factors above 1 start one. Only -1
+    A factor applies to the instances present (acquiring, loading, active). Rounding is away from
+    their number (`times`), so at least one changes; with none, factors above 1 start one. Only -1
     can leave none.
     """
 
@@ -77,12 +77,11 @@ class ScaledChanges:
 class Residual:
     """Each pool's instance count as that of a reference policy times a factor.
 
-    The reference policy (the environment's argument `reference`) is asked at every decision. Its orders are
-    carried out, except its targets. A pool gets the policy's last target for it (before any: the pool's
-    initial count) times the factor, rounded away from the target (`times`), at most `max_instances`. The
-    choice x1 leaves the policy's command as it is. If the policy then gives no target, x1 takes back what
-    another choice changed. A policy that counts from the instances present (one more, one fewer) counts
-    from those that the factors left.
+    The policy (argument `reference`) is asked once per decision, and its orders are carried out,
+    except targets. A pool gets its last target (at first its initial count) times the factor, rounded
+    away from the target (`times`), at most `max_instances`. The choice x1 leaves the command as it
+    is, or, without a target in it, takes back what another choice changed. A policy that counts from
+    the instances present sees those that the factors left.
     """
 
     name = "residual"

@@ -147,7 +147,7 @@ class Workers:
                 Entry(f"{name}/kv_end", "the same with all predicted outputs / capacity / 2"),
                 Entry(
                     f"{name}/slack",
-                    "least time ahead of the ITL target / TTFT target; 1: nobody",
+                    "least time ahead of the ITL target / TTFT target; 1: none",
                     -1.0,
                 ),
             ]
