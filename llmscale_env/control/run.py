@@ -141,7 +141,7 @@ def run_streamed(
     """As `run_episode`, for episodes of many millions of requests, which are never there all at once.
 
     Requests are drawn piece by piece, and forgotten when they are done but for `RequestColumns`
-    (48 bytes each, latencies in float32): the result has `EpisodeResult.from_columns`' short frame, and
+    (47 bytes each, latencies in float32): the result has `EpisodeResult.from_columns`' short frame, and
     latencies in its summary are those of float32 numbers. All else is bit for bit as in `run_episode`.
 
     Args:
