@@ -129,6 +129,8 @@ def _evaluate(words: Sequence[str]) -> int:
     )
     write_json(out / "evaluation.json", provenance(words, "agents.evaluate"))
     print(text)
+    if days := sorted({d for each in scenario.workload.day_arrivals for d in each.days}):
+        print(f"days of the load: {', '.join(map(str, days))}")
     print("\n".join(times_told(scenario)))
     print(listed(places))
     return 0

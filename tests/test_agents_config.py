@@ -18,7 +18,7 @@ from agents.configuration.config import (
     parse_words,
     read_config,
 )
-from agents.configuration.settings import SWITCHES, WarmStartConfig
+from agents.configuration.settings import SWITCHES, RandomiseConfig, WarmStartConfig
 from agents.statistics import (
     by_policy,
     interquartile_mean,
@@ -107,6 +107,19 @@ def test_a_recipe_may_have_sections(tmp_path: Path):
     assert one.pop("scenario") == "chat.yaml"
     assert one == two
     assert make_config("burst-multicast", two).randomise.ranges["workload.rate_scale"].high == 2
+
+
+def test_ranges_that_are_given_replace_those_of_the_defaults():
+    assert list(make_config("mixed-slo", {}).randomise.ranges) == [
+        "workload.streams.chat.rate_per_s"
+    ]
+    mine = make_config("mixed-slo", {"randomise.ranges.workload.rate_scale": [0.5, 2]}).randomise
+    assert (list(mine.ranges), mine.groups) == (["workload.rate_scale"], 2)
+
+
+def test_a_section_is_switched_off_whole():
+    off, _ = parse_words(["randomise.ranges=null"], ())
+    assert make_config("mixed-slo", off).randomise == RandomiseConfig()
 
 
 def test_an_empty_section_of_a_recipe_says_nothing(tmp_path: Path):

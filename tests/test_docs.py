@@ -17,6 +17,8 @@ import pytest
 import llmscale_env
 from experiments import manual
 from llmscale_env.cluster.iteration_time import iteration_time_model
+from llmscale_env.control.view import in_seconds
+from llmscale_env.sim.observed import CLASS_SEEN, POOL_SEEN, QUEUE_SEEN
 
 ROOT = Path(__file__).resolve().parents[1]
 README, GUIDE = ROOT / "README.md", ROOT / "docs" / "guide.md"
@@ -57,6 +59,18 @@ def module_commands(page: Path) -> Iterator[list[str]]:
 def guide_command(module: str) -> list[str]:
     """The words of the guide's first command of a module that takes any."""
     return next(found[1:] for found in module_commands(GUIDE) if found[0] == module and found[1:])
+
+
+def test_every_column_that_a_policy_sees_is_explained():
+    text = (ROOT / "docs" / "reference" / "control.md").read_text()
+    for name, rows in (("pools", POOL_SEEN), ("queues", QUEUE_SEEN), ("totals", CLASS_SEEN)):
+        mine = text.partition(f"### `view.{name}`")[2].partition("###")[0]
+        told = [
+            word
+            for cell in re.findall(r"^\|([^|]*)\|", mine, re.M)
+            for word in cell.split("`")[1::2]
+        ]
+        assert sorted(told) == sorted(in_seconds(np.zeros(1, rows)).dtype.names)
 
 
 def test_the_searches_find_something():

@@ -177,6 +177,13 @@ def test_a_day_is_chosen_among_those_of_the_workload():
     assert arrived(fixed.unwrapped, None) == arrived(env.unwrapped, {"day": 3})
     with pytest.raises(ValueError, match=r"options\['day'\] = 11: must be one of \[1, 2, 3"):
         env.reset(options={"day": 11})
+    test = {"workload": "mixed-slo/test-hours"}
+    assert arrived(env.unwrapped, {**test, "day": 12}) != arrived(env.unwrapped, {"day": 3})
+    assert env.reset(options={"day": 12, **test})[1]["options"]["workload"] == test["workload"]
+    assert "options" not in env.reset()[1]
+    for options in ({**test, "day": 1}, {"day": 1, **test}):
+        with pytest.raises(ValueError, match=r"must be one of \[11, 12, 13, 14\]"):
+            env.reset(options=options)
 
 
 def test_what_is_drawn_follows_the_seed_and_stays_in_its_range():

@@ -266,6 +266,9 @@ def _defaults(env: str) -> dict[str, Any]:
 def make_config(env: str, changes: Mapping[str, Any]) -> TrainConfig:
     """The environment's defaults with changes by dotted path.
 
+    Ranges that are given (`randomise.ranges`) replace those of the defaults. None as the switch of a section
+    (`SWITCHES`) takes the section's defaults away.
+
     Args:
         env: short name.
         changes: `{"ppo.gamma": 0.9, "scenario.fleet.max_gpus": 12}`.
@@ -283,7 +286,18 @@ def make_config(env: str, changes: Mapping[str, Any]) -> TrainConfig:
     overrides = dict(data.pop("overrides", None) or {})
     agent = changes.get("agent", data.get("agent"))
     agent = agent if isinstance(agent, str) else None  # what else it may be, `parse_config` refuses
+    off = {
+        f"{s}.{switch}": s
+        for s, switch in SWITCHES.items()
+        if changes.get(f"{s}.{switch}", 0) is None
+    }
+    for section in off.values():
+        data.pop(section, None)
+    if any(path.startswith(_RANGES) for path in changes):
+        data.get("randomise", {}).pop("ranges", None)
     for path, value in changes.items():
+        if path in off:
+            continue
         head, _, rest = path.partition(".")
         if head == "scenario" and rest:
             overrides[rest] = value

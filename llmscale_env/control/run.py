@@ -145,8 +145,8 @@ def run_streamed(
     latencies in its summary are those of float32 numbers. All else is bit for bit as in `run_episode`.
 
     Args:
-        policy, scenario, seed, forecaster, custom_router, simulation, engine: as there; nobody may be
-            clairvoyant.
+        policy, forecaster: as in `run_episode`; neither may be clairvoyant.
+        scenario, seed, custom_router, simulation, engine: as in `run_episode`.
         chunk_s: length of a piece.
 
     Raises:

@@ -140,7 +140,8 @@ class ClusterView:
 
     Attributes:
         scenario: the configuration.
-        time_s, step: present time, number of the decision.
+        time_s: present time.
+        step: number of the decision.
         window: what happened since the last decision.
         forecast_rate_per_s: (C,) expected arrivals per second by class at the time at which an
             instance ordered now would serve, from the run's forecaster; None without one.

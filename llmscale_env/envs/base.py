@@ -308,7 +308,8 @@ class ServingEnv(Settings, gym.Env):
 
         Args:
             seed: of another generator; None: the present one goes on.
-            options: what is other in this episode: load, day (`llmscale_env.envs.reset_options`).
+            options: what is other in this episode: load, day (`llmscale_env.envs.reset_options`). What they
+                change, drawn or given, is in `info["options"]`.
 
         Raises:
             ValueError: a seed that is no integer of at least 0, an unknown option or a value that does not
@@ -317,13 +318,15 @@ class ServingEnv(Settings, gym.Env):
         """
         check_options(options)
         seed = None if seed is None else check_integer("seed", seed, 0)
-        changes = ResetOptions(self.scenario, options)
+        checked = ResetOptions(self.scenario, options)
         super().reset(seed=seed)
         self.core.rngs[0] = self.np_random
-        self.core.start(0, seed, changes.draw(self.np_random))
+        changes = checked.draw(self.np_random)
+        self.core.start(0, seed, changes)
         self._started = self._begun = True
         self._history, self._drawer = History(), None
-        return self.core.observe()[0], self._info(dict.fromkeys(self._part_names, 0.0))
+        info = self._info(dict.fromkeys(self._part_names, 0.0))
+        return self.core.observe()[0], {**info, "options": changes} if changes else info
 
     @while_open
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:

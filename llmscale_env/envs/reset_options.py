@@ -4,7 +4,7 @@ Options hold for the episodes that begin with this `reset`, and in the vectorise
 them until the next one:
 
 - `rate_scale`: multiplies every stream's rate and the size of every batch queue and job;
-- `day`: the day of the workload's table, one of those that it may draw;
+- `day`: the day of the workload's table, one of those that it may draw (of the `workload` given beside it);
 - `workload`, or a field of it by dotted path, such as `workload.streams.chat.rate_per_s`: as in `overrides`;
 - `randomise`: fields of the workload, or `rate_scale`, by dotted path, each with `(low, high)`, from which
   the environment's generator draws evenly, or a list of at least three choices, or of words.
@@ -48,7 +48,11 @@ class ResetOptions:
         self.given = dict(options or {})
         self._fixed: Changes = {}
         self._ranges: dict[str, Any] = {}
-        for name, value in (options or {}).items():
+        if "workload" in self.given:
+            self._fixed["workload"] = self.given["workload"]
+            self._check({})
+        self._workload = changed(scenario, self._fixed).workload
+        for name, value in self.given.items():
             if name == "randomise":
                 self._ranges = _ranges(value)
             elif name == "day":
@@ -58,7 +62,8 @@ class ResetOptions:
             elif str(name).split(".")[0] == "workload":
                 self._fixed[name] = value
             else:
-                raise ValueError(f"options[{name!r}]: unknown; there are {list(NAMES)}")
+                known = [*NAMES[:-1], "workload.FIELD", NAMES[-1]]
+                raise ValueError(f"options[{name!r}]: unknown; there are {known}")
         firsts = {field: choices[0] for field, choices in self._ranges.items()}
         self._check(firsts)
         for field, choices in self._ranges.items():
@@ -93,12 +98,12 @@ class ResetOptions:
     def _scaled(self, name: str, value: Any) -> float:
         if not (_is_number(value) and math.isfinite(value) and value > 0):
             raise ValueError(f"options[{name!r}] = {value!r}: must be a positive number")
-        return float(value) * self._scenario.workload.rate_scale
+        return float(value) * self._workload.rate_scale
 
     def _of_day(self, value: Any) -> Changes:
-        streams = self._scenario.workload.streams
-        mine = [s.name for s in streams if s.arrivals in self._scenario.workload.day_arrivals]
-        days = sorted({d for each in self._scenario.workload.day_arrivals for d in each.days})
+        tables = self._workload.day_arrivals
+        mine = [s.name for s in self._workload.streams if s.arrivals in tables]
+        days = sorted({d for each in tables for d in each.days})
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value not in days:
             allowed = f"one of {days}" if days else "left out: the workload has no days"
             raise ValueError(f"options['day'] = {value!r}: must be {allowed}")

@@ -240,8 +240,8 @@ class ARIMA(Forecaster):
 
     def _regression(self, w: Floats) -> tuple[float, Floats, Floats, Floats] | None:
         """As `_weights`, by Hannan and Rissanen's regression."""
+        from statsmodels.tsa.arima.estimators.hannan_rissanen import hannan_rissanen  # isort: skip
         from scipy.signal import lfilter
-        from statsmodels.tsa.arima.estimators.hannan_rissanen import hannan_rissanen
 
         p, _, q = self.order
         mean = float(w.mean()) if self.drift else 0.0

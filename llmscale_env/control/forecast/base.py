@@ -144,6 +144,8 @@ class Forecaster(ABC):
         """What a subclass answers; where it raises, the message says whose method it was."""
         try:
             return getattr(self, method)(argument)
+        except ModuleNotFoundError:
+            raise
         except Exception as error:
             told = f"{type(error).__name__}: {error}"
             raise RuntimeError(f"{type(self).__name__}.{method} failed: {told}") from error

@@ -52,7 +52,8 @@ class EpisodeResult:
             `time_s` is that end; the other columns are the run loop's.
         summary: numbers by key, see below.
         decisions: the commands given, one per interval, as plain dicts.
-        scenario, policy: names.
+        scenario: its name.
+        policy: its name.
         seed: of the requests.
         class_groups: names of the classes that are shown together, by the group's; a class alone is one.
 
