@@ -203,7 +203,8 @@ def warm_start(
                     (source.scenario(e, 0, 0), source.label(e, 0))
                     for e in range(n * round_, n * (round_ + 1))
                 ]
-                plays = [(other, make_policy(teacher_of(name, label))) for other, label in drawn]
+                made = {label: make_policy(teacher_of(name, label)) for _, label in drawn}
+                plays = [(other, made[label]) for other, label in drawn]
                 ready = None
             else:
                 plays, ready = [(scenario, make_policy(name))], simulation
@@ -219,6 +220,12 @@ def warm_start(
                 begins=round_ == 0,
             )
             rewards.append(more.mean_return)
+            if config.warm_start.rounds > 1:
+                said(
+                    f"warm start, round {round_ + 1} of {config.warm_start.rounds}: reward "
+                    f"{more.mean_return:.2f}, {len(seen.actions):,} decisions, the copy agrees on "
+                    f"{100 * fitted['agreement']:.1f} %"
+                )
     except TranslationError as error:
         raise Slip(f"warm_start.policy = {name!r}: {error}") from None
     assert seen is not None  # there is a round
