@@ -26,7 +26,7 @@ TOO_LATE_PS = 2**62
 
 WEEK_S = 604_800.0
 
-COLUMNS = {
+COLUMNS: dict[str, type[np.signedinteger[Any]]] = {
     "arrival_ps": np.int64,
     "llm": np.int16,
     "region": np.int16,
