@@ -65,14 +65,17 @@ REFERENCE = {
 
 H200 = Run(OURS.name, "llama-3.1-8b", "h200-141gb", Server(8192, 1024, 919_824))
 FITTED = ("sg35_r3.15", "sg70_r6.30", "sg100_r9.00", "az65_r11.22", "az100_r17.27")
-PREDICTED: dict[str, dict[str, Any]] = {
-    "sg70_r0.63": {},
-    "burst_az": {},
-    "budget512_r8.63": {"max_num_batched_tokens": 512},
-    "maxseqs24_r5.40": {"max_num_seqs": 24},
-    "pfx_off_r4.50": {"kv_tokens": 9_500 * 16},
+PREDICTED: dict[str, tuple[str, dict[str, Any]]] = {
+    "burst_az": ("250 requests at once", {}),
+    "budget512_r8.63": ("512 tokens a step", {"max_num_batched_tokens": 512}),
+    "maxseqs24_r5.40": ("at most 24 running", {"max_num_seqs": 24}),
+    "pfx_off_r4.50": (
+        "a KV cache of 152,000 tokens",
+        {"kv_tokens": 9_500 * 16, "enable_prefix_caching": False},
+    ),
+    "sg70_r0.63": ("0.63 requests/s", {}),
 }
-"""Runs of ours that are not fitted, with the settings that they have of their own."""
+"""Runs of ours that are not fitted: what tells each apart, and the settings that it has of its own."""
 
 HEAD = (
     *("fitted to", "scored on", "metric", "n", "median |error|", "p90 |error|", "median error"),
@@ -133,10 +136,10 @@ class Runs:
         """The H200 of `experiments/data/vllm_h200`."""
         everything = read_observed(OURS)
         fit = self.fit("H200", H200, everything.only(FITTED), "blocks")
-        for run, settings in PREDICTED.items():
+        for run, (name, settings) in PREDICTED.items():
             server = replace(H200.server, **settings)
             observed = everything.only([run])
-            self.predict("H200, blocks", fit, run, replace(H200, server=server), observed)
+            self.predict("H200, blocks", fit, name, replace(H200, server=server), observed)
 
     def reference(self, data: Path) -> None:
         """Both runs of vLLM 0.11, and each from the other."""

@@ -5,8 +5,9 @@
     llmscale calibrate csv=FILE.csv llm=NAME gpu=NAME tp=N [out=FILE.json] [plots=DIRECTORY]
     llmscale calibrate observed=RUN llm=NAME gpu=NAME tp=N [out=FILE.json] [plots=DIRECTORY]
                        [max_num_batched_tokens=N] [max_num_seqs=N] [kv_tokens=N]
-                       [async_scheduling=true|false] [split=blocks|later] [search=global|local]
-                       [warm_up=1] [seed=0] [runs=NAME,NAME] [also=LLM,LLM:TP] [data=FILE.json]
+                       [async_scheduling=true|false] [enable_prefix_caching=true|false]
+                       [split=blocks|later] [search=global|local] [warm_up=1] [seed=0]
+                       [runs=NAME,NAME] [also=LLM,LLM:TP] [data=FILE.json]
     (or: python -m llmscale_env.calibrate ...)
 
 The first prints the fit report of the data file that ships with the package (or of another one).
@@ -74,7 +75,8 @@ MODES: dict[str, tuple[str, ...]] = {
     "csv": ("csv", "llm", "gpu", "tp", "out", "plots"),
     "observed": (
         "observed", "llm", "gpu", "tp", "out", "plots", "max_num_batched_tokens", "max_num_seqs", "kv_tokens",
-        "async_scheduling", "split", "search", "warm_up", "seed", "runs", "also", "data",
+        "async_scheduling", "enable_prefix_caching", "split", "search", "warm_up", "seed", "runs", "also",
+        "data",
     ),
 }  # fmt: skip
 HARDER = {
@@ -248,8 +250,9 @@ def _server(options: dict[str, str], llm: LlmCard, gpu: GpuCard, tp: int) -> tup
         )
         if key in options
     }
-    if "async_scheduling" in options:
-        given["async_scheduling"] = flag(options, "async_scheduling", True)
+    for key in ("async_scheduling", "enable_prefix_caching"):
+        if key in options:
+            given[key] = flag(options, key, True)
     if "kv_tokens" not in given:
         defaults = replace(defaults, kv_tokens=kv_capacity_tokens(llm, gpu, tp))
     server = replace(defaults, **given)

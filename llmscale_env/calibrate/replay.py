@@ -30,12 +30,15 @@ class Server:
         kv_tokens: tokens of KV cache, as the server's log says.
         async_scheduling: a step is composed while the one before runs; on by default in vLLM 0.26,
             off in 0.11.
+        enable_prefix_caching: a preempted request finds those of its blocks again that are still there; on
+            by default. What prompts share no file says, so nothing else is found.
     """
 
     max_num_batched_tokens: int = 8192
     max_num_seqs: int = 256
     kv_tokens: int = 2**31 - 1
     async_scheduling: bool = True
+    enable_prefix_caching: bool = True
 
     @classmethod
     def of_gpu(cls, gpu: GpuCard) -> Server:
@@ -115,7 +118,7 @@ class Replay:
         self._sent_s = _with_pauses(observed)
 
     def run(self, model: IterationTimeModel, front: FrontEnd) -> Replayed:
-        """Latencies with these iteration times; an instance of vLLM's V1 engine, without prefix caching."""
+        """Latencies with these iteration times; an instance of vLLM's V1 engine."""
         seen = self.observed
         arrival_s = front.passed_s(self._sent_s, seen.input_tokens.astype(np.float64))
         arrival_ps = np.rint(arrival_s * PS_PER_S).astype(np.int64)
@@ -166,7 +169,11 @@ def server_spec(model: IterationTimeModel, server: Server) -> ClusterSpec:
         initial_active=1,
         batch_limit=batch,
         chunk_tokens=server.max_num_batched_tokens,
-        v1=V1Spec(block_tokens=BLOCK_TOKENS, asynchronous=server.async_scheduling),
+        v1=V1Spec(
+            block_tokens=BLOCK_TOKENS,
+            asynchronous=server.async_scheduling,
+            prefix_cache=server.enable_prefix_caching,
+        ),
     )
     return ClusterSpec(
         profiles=(ProfileSpec(**vars(profile)),),
