@@ -13,7 +13,7 @@
     episodes=20       episodes, with the seeds SEED, SEED + 1, ...; equal ones count once. Where
                       a seed draws a whole day, some are left out so that days come equally often
     seed=10000        first seed
-    out=FOLDER        where to write (default: results/evaluate-ENV)
+    out=FOLDER        where to write (default: results/evaluate-ENV, or -NAME of scenario=NAME)
     openmetrics=FILE  the summary as OpenMetrics too: gauges by policy, class and environment
     workers=1         processes; launcher=ray: on a Ray cluster (docs/clusters.md). The numbers
                       are the same anywhere
@@ -96,7 +96,8 @@ def _evaluate(words: Sequence[str]) -> int:
     engine = one_of(options, "engine", ("fast", "reference"))
     if engine == "reference" and launcher != ALONE:
         raise Slip(f"engine = {engine!r}: in one process only, without workers= and launcher=")
-    out = Path(options.get("out", RESULTS / f"evaluate-{options['env']}"))
+    of = Path(scenario_name).stem if scenario_name else options["env"]
+    out = Path(options.get("out", RESULTS / f"evaluate-{of}"))
     from llmscale_env.control.reward import even_seeds
     from llmscale_env.scenarios import ScenarioError, load_scenario, scenario_names
     from llmscale_env.scenarios.basis import times_told

@@ -46,7 +46,8 @@ def read_settings(
     if not where.is_file():
         raise PolicyError(
             f"{policy}: no tuned settings for scenario {scenario!r} ({where.name} is not there); make "
-            f"them with: python -m baselines.tune policy={policy} env={scenario}{of}"
+            f"them with: python -m baselines.tune policy={policy} env={scenario}{of} "
+            "(env=FILE.yaml for a scenario of your own, out=FILE for a policy that it can run)"
         )
     try:
         data = read_yaml(where)
