@@ -75,7 +75,7 @@ def test_every_column_that_a_policy_sees_is_explained():
 
 def test_the_searches_find_something():
     assert len(blocks(README, "python")) == 1
-    assert len(blocks(GUIDE, "python")) == 6
+    assert len(blocks(GUIDE, "python")) == 7
     assert ["experiments.bench"] in list(module_commands(README))
     assert "make test" in "".join(blocks(README, ""))
     assert guide_command("llmscale_env.calibrate")[0].startswith("csv=")
