@@ -1324,6 +1324,7 @@ def test_slips(words, says, capsys):
         ("- a", "must hold keys"),
         ("polcy: keda", "did you mean policy"),
         ("policy: [keda]", "must be text"),
+        ("namespace: 3", "namespace = 3: must be text"),
         ("targets: {}", "targets: must be a list"),
         ("targets: [{name: a, ttft_s: 1}]", "targets: must be a list"),
         ("targets: [{name: a, ttft_s: 1, itl_s: x}]", "itl_s = 'x'"),
@@ -1355,6 +1356,24 @@ def test_words_come_before_the_file(tmp_path):
     assert (asked.name, asked.cluster.every_s, asked.cluster.tp) == ("keda", 60.0, 1)
     assert asked.cluster.targets == (Target("all", 3.0, 0.2),)
     assert asked.writer is None
+
+
+def test_a_file_may_say_whose_pods_are_read(tmp_path):
+    path = tmp_path / "serve.yaml"
+    path.write_text("policy: keda\nnamespace: llm\ndeployment: chat\n")
+    reader = command.ask((f"config={path}", GOOD[1])).reader
+    assert (reader.namespace, reader.deployment, reader.exact) == ("llm", "chat", True)
+    assert 'namespace="llm"' in reader.selector
+    other = command.ask((f"config={path}", GOOD[1], "deployment=other")).reader
+    assert (other.namespace, other.deployment) == ("llm", "other")
+
+
+def test_reading_every_target_is_warned_of(monkeypatch, capsys):
+    monkeypatch.setattr(command, "run", lambda asked: 0)
+    assert command.main(("policy=static", GOOD[1])) == 0
+    assert "every target of the server" in capsys.readouterr().err
+    assert command.main(("policy=static", GOOD[1], "namespace=llm")) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_a_policy_that_needs_more_is_refused_in_a_line(capsys):

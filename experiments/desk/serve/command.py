@@ -16,8 +16,9 @@ r"""Run a policy in the shadow of a real cluster: what it would order and why, f
     load_s=180         seconds from an order of a pod until it serves; max_instances=64: at most
     slo=ttft:S,itl:S   targets (ttft:1,itl:0.05); of classes as in advise. With several classes
                        nothing is counted by class, since vLLM knows none
-    config=FILE.yaml   keys policy, llm, gpu, tp, load_s, max_instances, every_s, targets: a list of
-                       {name, ttft_s, itl_s, attainment}; words of the command line come first
+    config=FILE.yaml   keys policy, namespace, deployment, llm, gpu, tp, load_s, max_instances,
+                       every_s, targets: a list of {name, ttft_s, itl_s, attainment}; words of the
+                       command line come first
     port=9108          own metrics, llmscale_desired_instances and others; 0: none
     log=FILE.jsonl     a line of JSON per decision; turns=N ends after N decisions
     apply=scale        write the replica count to Kubernetes. Off by default; needs kubernetes=URL,
@@ -51,6 +52,7 @@ from llmscale_env._cli import (
     Slip,
     check_file,
     closest,
+    complain,
     needs,
     number,
     one_of,
@@ -76,7 +78,10 @@ KEYS = (
     "policy", "prometheus", "every", "config", *CARDS, "selector", "scrape", "prometheus_token_file",
     "port", "log", "turns", "apply", "namespace", "deployment", *_APPLY,
 )  # fmt: skip
-CONFIG_KEYS = ("policy", "llm", "gpu", "tp", "load_s", "max_instances", "every_s", "targets")
+_PLACE = ("namespace", "deployment")
+CONFIG_KEYS = (
+    "policy", *_PLACE, "llm", "gpu", "tp", "load_s", "max_instances", "every_s", "targets",
+)  # fmt: skip
 _NAME = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
 
 
@@ -94,6 +99,11 @@ def _serve(words: Sequence[str]) -> int:
     print(f"{asked.policy.name}: is tried on what vLLM tells ...", flush=True)
     if lacks := seen.needs(asked.policy, asked.cluster):
         raise Slip(f"policy = {asked.name!r}: {lacks}")
+    if not asked.reader.selector:
+        complain(
+            "serve: without namespace=, deployment= or selector= every target of the server with "
+            "vLLM's metrics is read as one deployment"
+        )
     return run(asked)
 
 
@@ -141,6 +151,7 @@ def ask(words: Sequence[str]) -> Asked:
 
     options = parse_options(words, KEYS)
     config = _config(options)
+    options = {key: config[key] for key in _PLACE if config.get(key)} | options
     name = options.get("policy", config.get("policy", ""))
     if not name:
         raise Slip("policy= is missing, such as policy=hpa:kv_target=0.6")
@@ -155,7 +166,7 @@ def ask(words: Sequence[str]) -> Asked:
             selector = label_matchers(options["selector"])
         except ValueError as error:
             raise Slip(f"selector = {options['selector']!r}: {error}") from None
-    names = {key: _kubernetes_name(options, key) for key in ("namespace", "deployment")}
+    names = {key: _kubernetes_name(options, key) for key in _PLACE}
     exact = bool(selector or names["deployment"])
     selector = selector or _selector(names)
     port = whole(options, "port", 9108, 0, 65_535)
@@ -252,8 +263,9 @@ def _config(options: Mapping[str, str]) -> dict[str, Any]:
     for key in found:
         if key not in CONFIG_KEYS:
             raise Slip(f"config = {path!r}: unknown key {key!r}{closest(str(key), CONFIG_KEYS)}")
-    if not isinstance(found.get("policy", ""), str):
-        raise Slip(f"config = {path!r}: policy = {found['policy']!r}: must be text")
+    for key in ("policy", *_PLACE):
+        if not isinstance(found.get(key, ""), str):
+            raise Slip(f"config = {path!r}: {key} = {found[key]!r}: must be text")
     return found
 
 
