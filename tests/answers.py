@@ -10,6 +10,7 @@ from typing import Any
 from experiments.desk.answer import (
     Answer,
     Decision,
+    Fixed,
     Outcome,
     Question,
     Ranked,
@@ -50,6 +51,7 @@ def made_answer(
     usd: float | None = 2.5,
     keeps: bool = True,
     what_ifs: bool = True,
+    fixed: int | None = None,
     **question: Any,
 ) -> Answer:
     """An answer about an hour held out of two.
@@ -60,6 +62,7 @@ def made_answer(
         usd: price of a GPU-hour.
         keeps: whether the first half of the ranking reaches the target; else none does.
         what_ifs: whether there are some.
+        fixed: instances of the fixed fleet that would have kept the targets; None: not told.
         question: fields of the question that are other than usual.
     """
     names = list(SETTINGS)[:policies] if isinstance(policies, int) else list(policies)
@@ -110,6 +113,18 @@ def made_answer(
         winner=names[0],
         ranking=ranking,
         what_ifs=found if what_ifs else (),
+        fixed=None if fixed is None else _fixed(fixed, usd, asked.get("tp", 1)),
+    )
+
+
+def _fixed(instances: int, usd: float | None, tp: int) -> Fixed:
+    hours = float(instances * tp)
+    return Fixed(
+        instances=instances,
+        gpus=instances * tp,
+        batch_limit=None,
+        gpu_hours=hours,
+        usd=None if usd is None else usd * hours,
     )
 
 

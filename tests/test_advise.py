@@ -185,6 +185,10 @@ def test_what_a_policy_needs_is_what_a_simulation_says(tmp_path):
     hpa = next(r for r in answer.ranking if r.policy == "hpa")
     assert not hpa.keeps
     assert answer.winner == "static"
+    assert {r.policy: r.runs_on for r in answer.ranking} == {
+        "static": "a replica count",
+        "hpa": "HPA",
+    }
     floor = int(hpa.needs.partition("min_instances=")[2].split()[0])
     case = case_of(tmp_path, *words, initial=answer.ranking[0].settings[POOL])
     for count, enough in ((floor, True), (floor - 1, False)):
@@ -203,13 +207,17 @@ def test_too_few_gpus_are_said_with_how_many_it_takes(tmp_path, capsys):
         *FEW,
     ]
     assert main([*words, f"out={tmp_path / 'out'}"]) == 1
-    assert "No policy keeps every target" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "No settings tuned on the first half hold." in said
+    assert "but max_gpus is 1" in said
+    assert "llmscale deploy" not in said
     answer = Answer.model_validate_json((tmp_path / "out" / "answer.json").read_text())
     assert not any(r.keeps for r in answer.ranking)
     shares = [r.held_out.attainment["all"] for r in answer.ranking]
     assert shares == sorted(shares, reverse=True)
     gpus = int(answer.ranking[0].needs.partition("max_gpus=")[2].split(":")[0])
-    assert gpus > 1
+    assert answer.fixed is not None
+    assert gpus == answer.fixed.gpus > 1
     case = case_of(tmp_path, *words, max_gpus=gpus)
     for count, enough in ((gpus, True), (gpus - 1, False)):
         outcome = judge("static", fixed_settings(count, None), case).held_out

@@ -422,6 +422,57 @@ def test_the_command_writes_for_the_winner_or_another(
     assert (tmp_path / "t" / "serve.yaml").is_file()
 
 
+def replicas(folder: Path) -> int:
+    return int(yaml.safe_load((folder / "scale.yaml").read_text())["spec"]["replicas"])
+
+
+def test_where_none_keeps_the_targets_a_policy_has_to_be_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    answer = f"answer={written(made_answer(3, keeps=False, fixed=11), tmp_path / 'a.json')}"
+    where = ("namespace=llm", "deployment=vllm")
+    code, _, err = run(capsys, answer, *where, f"out={tmp_path / 'none'}")
+    assert code == 2
+    assert "name one, such as policy=static instances=11 (a fixed fleet that would have)" in err
+    assert not (tmp_path / "none").exists()
+    code, out, _ = run(capsys, answer, *where, f"out={tmp_path / 'hpa'}", "policy=hpa")
+    assert (code, out.count("note: hpa misses a target")) == (0, 1)
+
+
+def test_a_fixed_fleet_may_be_the_one_found_with_hindsight_or_any(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    answer = f"answer={written(made_answer(3, keeps=False, fixed=11), tmp_path / 'a.json')}"
+    where = ("namespace=llm", "deployment=vllm", "policy=static")
+    code, out, _ = run(capsys, answer, *where, f"out={tmp_path / 'h'}")
+    assert (code, replicas(tmp_path / "h")) == (0, 11)
+    assert "found with hindsight" in out
+    code, out, _ = run(capsys, answer, *where, f"out={tmp_path / 'n'}", "instances=11")
+    assert (code, replicas(tmp_path / "n"), "note" in out) == (0, 11, False)
+    code, out, _ = run(capsys, answer, *where, f"out={tmp_path / 'f'}", "instances=10")
+    assert (code, replicas(tmp_path / "f"), "note" in out) == (0, 10, True)
+    comments = (tmp_path / "n" / "scale.yaml").read_text()
+    assert "--max-num-seqs 96" in comments
+    assert "jsq-requests" in comments
+    # More than max_gpus allows is written only where it is asked for.
+    much = f"answer={written(made_answer(3, keeps=False, fixed=61), tmp_path / 'b.json')}"
+    assert run(capsys, much, *where, f"out={tmp_path / 'm'}")[0] == 0
+    assert replicas(tmp_path / "m") == 9
+
+
+def test_the_shadow_is_told_where_it_looks_and_what_was_assumed(tmp_path: Path):
+    for policy, settings in (("kpa", {"batch_limit": 96}), ("twin", None)):
+        folder = tmp_path / policy
+        found = manifests(made(policy, settings), folder, namespace="llm", deployment="chat")
+        assert (found["serve.yaml"]["namespace"], found["serve.yaml"]["deployment"]) == (
+            "llm",
+            "chat",
+        )
+        comments = (folder / "serve.yaml").read_text()
+        assert "--max-num-seqs" in comments
+        assert "Requests were routed by" in comments
+
+
 def test_a_policy_that_no_real_cluster_can_run_is_refused_with_the_best_that_can(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -439,6 +490,7 @@ def test_a_policy_that_no_real_cluster_can_run_is_refused_with_the_best_that_can
     "words,says",
     [
         (("policy=hpb",), "policy = 'hpb': must be one of ['hpa', 'keda', 'static']"),
+        (("instances=3",), "instances = '3': is for policy=static, not hpa"),
         (("namespace=Llm",), "namespace = 'Llm'"),
         (("replicas=3",), "replicas=3"),
         (("answer=nothing.json",), "nothing.json: cannot be read"),

@@ -14,7 +14,15 @@ from typing import Any
 import pytest
 
 from experiments.desk.answer import Answer, Decision
-from experiments.desk.page import lowest, percent, span_text, winning_sentence, write_page
+from experiments.desk.page import (
+    lowest,
+    next_command,
+    on_time,
+    percent,
+    span_text,
+    winning_sentence,
+    write_page,
+)
 from tests.answers import CLASSES, made_answer
 
 VOID = {"meta", "br", "link", "img", "hr", "input"}
@@ -81,6 +89,7 @@ def test_a_page_has_all_of_the_answer(
             assert decision.reason in text
     for target in answer.question.targets:
         assert f"{target.name} on time(target {100 * target.attainment:g} %)" in text
+    assert next_command(answer) in text
     assert ("$" in text) == (usd is not None)
     for title in ("Load", "Loading time", "GPU type", "Targets"):
         assert title in text
@@ -153,8 +162,62 @@ def test_a_question_without_an_answer_says_so(tmp_path: Path):
     sentence = winning_sentence(answer)
     assert sentence.startswith("No policy reaches the target.")
     assert answer.ranking[0].needs in sentence
+    assert next_command(answer) == ""
     tags = page_of(answer, tmp_path).tags
     assert "answer no" in [attrs.get("class") for _, attrs in tags]
+
+
+def test_where_only_a_fixed_fleet_would_have_held_it_comes_first():
+    answer = made_answer(3, keeps=False, fixed=3)
+    sentence = winning_sentence(answer)
+    start = "No settings tuned on the first half hold. A fixed fleet of 3 GPUs would have: "
+    start += "3.00 GPU-hours, $7.50."
+    assert sentence.startswith(start)
+    assert next_command(answer).endswith("out=deploy policy=static instances=3")
+    beyond = made_answer(3, keeps=False, fixed=61)
+    assert "would have, but max_gpus is 60" in winning_sentence(beyond)
+    assert next_command(beyond) == ""
+    nearest = answer.ranking[0].model_copy(update={"needs": "with hindsight, more of them"})
+    said = winning_sentence(beyond.model_copy(update={"ranking": (nearest,), "fixed": None}))
+    assert said.endswith(". With hindsight, more of them.")
+
+
+def test_beside_a_winner_stands_what_a_fixed_fleet_would_have_taken():
+    answer = made_answer(3, fixed=7)
+    assert winning_sentence(answer).endswith(
+        "With hindsight, a fixed fleet of 7 GPUs would have done: 7.00 GPU-hours, $17.50."
+    )
+    fixed = made_answer(["static", "hpa"], fixed=9)
+    assert "no smaller fixed fleet" in winning_sentence(fixed)
+
+
+def test_an_autoscaler_that_took_no_action_is_a_fixed_fleet():
+    answer = made_answer(3)
+    assert "no action" not in winning_sentence(answer)
+    winner = answer.ranking[0]
+    still = winner.held_out.model_copy(update={"scaling_actions": 0, "peak_gpus": 4})
+    ranking = (winner.model_copy(update={"held_out": still}), *answer.ranking[1:])
+    said = winning_sentence(answer.model_copy(update={"ranking": ranking}))
+    assert (
+        "hpa took no action on the held-out part; a fixed fleet of 4 GPUs costs the same." in said
+    )
+
+
+def test_what_a_policy_runs_on_is_a_column_and_the_next_command_can_be_run(tmp_path: Path):
+    answer = made_answer(["paced", "hpa", "static", "keda"])
+    assert "runs on" not in page_of(answer, tmp_path).text
+    on = {"paced": "nothing yet", "hpa": "HPA", "static": "a replica count", "keda": "KEDA"}
+    ranking = tuple(r.model_copy(update={"runs_on": on[r.policy]}) for r in answer.ranking)
+    told = answer.model_copy(update={"ranking": ranking})
+    text = page_of(told, tmp_path).text
+    assert "runs on" in text
+    assert "nothing yet" in text
+    assert next_command(told).endswith("out=deploy policy=hpa")
+    assert next_command(told).startswith("llmscale deploy answer=results/advise/answer.json")
+
+
+def test_a_trace_without_classes_has_a_share_on_time():
+    assert (on_time("all"), on_time("chat")) == ("share on time", "chat on time")
 
 
 def test_an_answer_with_nothing_in_it_has_a_page(tmp_path: Path):

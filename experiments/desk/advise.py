@@ -69,6 +69,7 @@ from experiments.desk.advising.case import (
 from experiments.desk.advising.judge import (
     Verdict,
     fleets,
+    hindsight,
     judge,
     keeps,
     needed,
@@ -92,6 +93,7 @@ from experiments.desk.advising.search import (
     tune,
 )
 from experiments.desk.answer import Answer, Outcome, Question, Ranked, WhatIf
+from experiments.desk.deploy import runs_on
 from experiments.desk.page import write_page
 from experiments.desk.targets import Target, slo_of
 from experiments.output import RESULTS
@@ -418,10 +420,9 @@ def advise(asked: Asked) -> Answer:
     )
     missed = [n for n in names if not keeps(verdicts[n].held_out, case.targets)]
     would = dict.fromkeys(names, "")
+    limit, start = settings["static"].get("batch_limit"), int(settings["static"][POOL])
+    (fixed,) = _each(asked, "fixed fleets", fleets, [(case, limit, start)])
     if missed:
-        limit = settings["static"].get("batch_limit")
-        start = int(settings["static"][POOL])
-        (fixed,) = _each(asked, "fixed fleets", fleets, [(case, limit, start)])
         calls = [(n, settings[n], case, fixed) for n in missed]
         said = _each(asked, "what would keep it", needed, calls)
         would |= dict(zip(missed, said, strict=True))
@@ -430,19 +431,23 @@ def advise(asked: Asked) -> Answer:
         for name in sorted(names, key=lambda n: _rank(n, verdicts[n], case, names))
     )
     changed = _what_ifs(asked, case, ranking) if asked.what_ifs else ()
+    question = Question(
+        trace=asked.named, requests=len(asked.trace), span_s=case.span_s, tuned_s=case.tuned_s,
+        llm=case.llm, gpu=case.gpu, tp=case.tp, load_s=case.load_s, max_gpus=case.max_gpus,
+        usd_per_gpu_hour=case.usd_per_gpu_hour, targets=case.targets, words=("advise", *asked.words),
+        control_interval_s=INTERVAL_S,
+    )  # fmt: skip
+    on = runs_on(question, {r.policy: r.spelled for r in ranking})
+    ranking = tuple(r.model_copy(update={"runs_on": on[r.policy]}) for r in ranking)
     return Answer(
         version=__version__,
-        question=Question(
-            trace=asked.named, requests=len(asked.trace), span_s=case.span_s, tuned_s=case.tuned_s,
-            llm=case.llm, gpu=case.gpu, tp=case.tp, load_s=case.load_s, max_gpus=case.max_gpus,
-            usd_per_gpu_hour=case.usd_per_gpu_hour, targets=case.targets, words=("advise", *asked.words),
-            control_interval_s=INTERVAL_S,
-        ),
+        question=question,
         rests_on=tuple(rests_on(asked.trace, case, settings["static"][POOL], changed)),
         winner=ranking[0].policy,
         ranking=ranking,
         what_ifs=changed,
-    )  # fmt: skip
+        fixed=hindsight(fixed, case, limit),
+    )
 
 
 def _tuned(asked: Asked, folder: Path) -> tuple[Case, dict[str, dict[str, Any]]]:

@@ -126,6 +126,7 @@ class Ranked(Part):
         keeps: whether every class reaches its target on the held-out part.
         needs: what would reach the target, in a sentence; "" where it is kept.
         series: over the held-out part.
+        runs_on: what runs it on a real cluster, such as `HPA`, or `nothing yet`; "": not told.
     """
 
     policy: str
@@ -136,6 +137,24 @@ class Ranked(Part):
     keeps: bool
     needs: str
     series: Series
+    runs_on: str = ""
+
+
+class Fixed(Part):
+    """The least fixed fleet that keeps every target on the held-out part: found with hindsight.
+
+    Attributes:
+        instances: of `gpus` GPUs together, which may be more than `Question.max_gpus`.
+        batch_limit: running requests per instance; None: the engine's own.
+        gpu_hours: of the held-out part.
+        usd: None without a price.
+    """
+
+    instances: int
+    gpus: int
+    batch_limit: int | None
+    gpu_hours: float
+    usd: float | None
 
 
 class WhatIf(Part):
@@ -165,6 +184,7 @@ class Answer(Part):
             many distinct episodes.
         winner: the policy that keeps every target with the fewest GPU-hours; where none does, the first
             of the ranking.
+        fixed: what a fixed fleet would have taken; None: none keeps every target, or it is not told.
     """
 
     format: int = FORMAT
@@ -174,6 +194,7 @@ class Answer(Part):
     winner: str
     ranking: tuple[Ranked, ...]
     what_ifs: tuple[WhatIf, ...]
+    fixed: Fixed | None = None
 
     @model_validator(mode="after")
     def _sound(self) -> Answer:
@@ -181,6 +202,12 @@ class Answer(Part):
         if self.winner not in policies or len(set(policies)) < len(policies):
             raise ValueError("the ranking must have the winner, and every policy once")
         return self
+
+    @property
+    def affordable(self) -> Fixed | None:
+        """`fixed`, if `max_gpus` allows it."""
+        fixed = self.fixed
+        return fixed if fixed is not None and fixed.gpus <= self.question.max_gpus else None
 
     def of(self, policy: str) -> Ranked:
         """A policy of the ranking.

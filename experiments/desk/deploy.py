@@ -7,7 +7,9 @@
     namespace=NAME     of the Deployment that runs vLLM
     deployment=NAME    that is to be scaled
     out=FOLDER         where the files go
-    policy=NAME        of the ranking (the winner)
+    policy=NAME        of the ranking (the winner; where none keeps the targets, name one)
+    instances=N        for policy=static: so many replicas. Left out: the tuned ones, or where they
+                       miss a target those that the answer found with hindsight
     prometheus=URL     that scrapes vLLM (http://prometheus-operated.monitoring.svc:9090), for KEDA
 
 What is written depends on the policy:
@@ -16,9 +18,9 @@ What is written depends on the policy:
              rules by which prometheus-adapter gives it vLLM's metrics; serve.yaml
     keda     scaledobject.yaml: a ScaledObject (keda.sh/v1alpha1) with queries of vLLM's metrics;
              serve.yaml
-    static   scale.yaml: the number of replicas
-    others   serve.yaml: policy, LLM, GPU and targets, for llmscale serve config=serve.yaml; those
-             that need what vLLM does not tell are refused
+    static   scale.yaml alone: the number of replicas
+    others   serve.yaml: policy, LLM, GPU, targets and place, for llmscale serve
+             config=serve.yaml; those that need what vLLM does not tell are refused
 
 Limits, targets and windows are the tuned ones. What a manifest cannot say of the simulated rule
 stands in comments at its head: read them before you apply it. Exit codes: 0, 2 for a slip.
@@ -26,6 +28,7 @@ stands in comments at its head: read them before you apply it. Exit codes: 0, 2 
 Examples:
     llmscale deploy answer=answer.json namespace=llm deployment=vllm out=deploy
     llmscale deploy answer=answer.json namespace=llm deployment=vllm out=keda policy=keda
+    llmscale deploy answer=a.json namespace=llm deployment=vllm out=f policy=static instances=3
     llmscale serve config=deploy/serve.yaml prometheus=http://prometheus.monitoring:9090
 """
 
@@ -41,8 +44,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
-from experiments.desk.answer import Answer, Ranked, read_answer
-from llmscale_env._cli import Slip, check_folder, parse_options, run_command
+from experiments.desk.answer import Answer, Question, Ranked, read_answer
+from experiments.desk.page import NOTHING_YET
+from llmscale_env._cli import Slip, check_folder, parse_options, run_command, whole
 from llmscale_env._writing import replace_files
 from llmscale_env.workload.served.client import deployment_pods, is_address
 
@@ -58,11 +62,17 @@ PROMETHEUS = "http://prometheus-operated.monitoring.svc:9090"
 SYNC_S = 15
 """Kubernetes' `--horizontal-pod-autoscaler-sync-period`, which an autoscaler of its own cannot change."""
 
+USUAL_ROUTER = "jsq-requests"
+"""By which advise routes where a policy names no router."""
+
 DEFAULT_TOLERANCE = 0.1
 """Kubernetes' `--horizontal-pod-autoscaler-tolerance`."""
 
 FILES = ("hpa.yaml", "prometheus-adapter.yaml", "scaledobject.yaml", "scale.yaml", "serve.yaml")
 """All names that are written; which of them depends on the policy."""
+
+RUNS_ON = {"hpa": "HPA", "keda": "KEDA", "static": "a replica count"}
+"""Policies that Kubernetes runs, and as what."""
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -160,12 +170,33 @@ def write_manifests(
 
 def lacking(answer: Answer, name: str) -> str:
     """What a policy of the ranking needs and no real cluster tells; "": it can run on one."""
-    from baselines import make_policy
-    from experiments.desk.serve.seen import Cluster, Target, needs
+    return _lacking(answer.question, {name: answer.of(name).spelled})[name]
 
-    if name in ("hpa", "keda", "static"):
-        return ""  # Kubernetes runs them
-    asked = answer.question
+
+def runs_on(asked: Question, policies: Mapping[str, str]) -> dict[str, str]:
+    """What runs each policy on a real cluster.
+
+    Args:
+        asked: the cluster.
+        policies: as `policies=` takes them, by name.
+    """
+    lacks = _lacking(asked, policies)
+    return {
+        name: RUNS_ON.get(name, NOTHING_YET if lacks[name] else "llmscale serve")
+        for name in policies
+    }
+
+
+def _lacking(asked: Question, policies: Mapping[str, str]) -> dict[str, str]:
+    """What each policy needs and no real cluster tells; "": it can run on one."""
+    from baselines import make_policy
+    from experiments.desk.serve.seen import Cluster, Target, needs, trial
+    from llmscale_env.control.simulation import ClusterSimulation
+
+    found = dict.fromkeys(policies, "")
+    tried = [name for name in policies if name not in RUNS_ON]
+    if not tried:
+        return found
     cluster = Cluster(
         asked.llm,
         asked.gpu,
@@ -175,7 +206,10 @@ def lacking(answer: Answer, name: str) -> str:
         asked.control_interval_s or 30.0,
         tuple(Target(t.name, t.ttft_s, t.itl_s) for t in asked.targets),
     )
-    return needs(make_policy(answer.of(name).spelled), cluster)
+    simulation = ClusterSimulation(trial(cluster))
+    for name in tried:
+        found[name] = needs(make_policy(policies[name]), cluster, simulation)
+    return found
 
 
 def _put(text: str, part: Path) -> None:
@@ -210,7 +244,7 @@ def _files(answer: Answer, ranked: Ranked, place: Place) -> dict[str, str]:
         if ranked.policy in ("hpa", "keda", "static"):
             raise Slip(f"{ranked.policy} of the answer: {error}") from None
         policy = None  # a network, say, which only `serve` knows how to make
-    serve = {"serve.yaml": _serve(answer, ranked, policy)}
+    serve = {"serve.yaml": _serve(answer, ranked, policy, place)}
     if isinstance(policy, HpaPolicy):
         manifests = {
             "hpa.yaml": _hpa(answer, policy.parameters, place),
@@ -405,8 +439,9 @@ def _fixed(answer: Answer, ranked: Ranked, policy: StaticPolicy) -> int:
     from experiments.desk.advising.case import POOL
 
     named = policy.parameters.instances.get(POOL, policy.parameters.each)
-    found = ranked.held_out.peak_gpus // answer.question.tp if named is None else named
-    return min(max(1, found), _most(answer))
+    if named is not None:
+        return max(1, named)
+    return min(max(1, ranked.held_out.peak_gpus // answer.question.tp), _most(answer))
 
 
 def _scale(answer: Answer, ranked: Ranked, policy: StaticPolicy, place: Place) -> str:
@@ -423,15 +458,20 @@ def _scale(answer: Answer, ranked: Ranked, policy: StaticPolicy, place: Place) -
         f"The same by hand: kubectl scale {where} --replicas={replicas}",
         "Remove any autoscaler of the Deployment first: it would change the number again.",
         *_instance_notes(answer, policy.parameters.batch_limit),
+        _route_note(policy.parameters.router),
     ]
     return _document(manifest, notes)
 
 
-def _serve(answer: Answer, ranked: Ranked, policy: Any) -> str:
-    question = answer.question
-    period = getattr(getattr(policy, "parameters", None), "period_s", None)
+def _serve(answer: Answer, ranked: Ranked, policy: Any, place: Place) -> str:
+    from baselines.fleet import UniformParameters
+
+    question, settings = answer.question, getattr(policy, "parameters", None)
+    period = getattr(settings, "period_s", None)
     config = {
         "policy": ranked.spelled,
+        "namespace": place.namespace,
+        "deployment": place.deployment,
         "llm": question.llm,
         "gpu": question.gpu,
         "tp": question.tp,
@@ -446,6 +486,10 @@ def _serve(answer: Answer, ranked: Ranked, policy: Any) -> str:
         "every_s is the time between two decisions in the simulation. Prometheus should scrape as often; "
         "with every_s longer, a policy without a period of its own is not the one that was judged.",
     ]
+    if isinstance(settings, UniformParameters):
+        notes += _common_notes(answer, settings)
+    else:
+        notes += [*_instance_notes(answer, None), _route_note(None)]
     return _document(config, notes)
 
 
@@ -464,7 +508,19 @@ def _instance_notes(answer: Answer, batch_limit: int | None) -> list[str]:
         notes.append(
             f"No autoscaler sets the limit of running requests: start vLLM with --max-num-seqs {batch_limit}."
         )
+    else:
+        notes.append("vLLM's own --max-num-seqs for this GPU was assumed.")
     return notes
+
+
+def _route_note(router: str | None) -> str:
+    """How requests were routed; None: as advise does unless a policy has a router of its own."""
+    router = router or USUAL_ROUTER
+    least = " (fewest requests)" if router == USUAL_ROUTER else ""
+    return (
+        f"Requests were routed by {router}{least}. A Service of Kubernetes picks pods "
+        "at random: use a gateway or a mesh that does the same."
+    )
 
 
 def _common_notes(answer: Answer, settings: UniformParameters) -> list[str]:
@@ -481,11 +537,7 @@ def _common_notes(answer: Answer, settings: UniformParameters) -> list[str]:
             "needs a gateway with the same queues in front of vLLM."
         )
     else:
-        least = " (fewest requests)" if settings.router == "jsq-requests" else ""
-        notes.append(
-            f"Requests were routed by {settings.router}{least}. A Service of Kubernetes picks pods "
-            "at random: use a gateway or a mesh that does the same."
-        )
+        notes.append(_route_note(settings.router))
     if settings.initial is not None:
         notes.append(f"It began with {settings.initial} instances: set replicas of the Deployment.")
     if settings.load_source is not None:
@@ -571,33 +623,74 @@ _NEEDED = ("answer", "namespace", "deployment", "out")
 
 
 def _run(words: list[str]) -> int:
-    options = parse_options(words, (*_NEEDED, "policy", "prometheus"))
+    options = parse_options(words, (*_NEEDED, "policy", "instances", "prometheus"))
     if missing := [f"{key}=" for key in _NEEDED if key not in options]:
         raise Slip(f"{', '.join(missing)} must be given; see --help")
     answer = read_answer(Path(options["answer"]))
     name = options.get("policy", answer.winner)
+    if "policy" not in options and not answer.of(name).keeps:
+        raise Slip(_none_keeps(answer))
     ranking = [ranked.policy for ranked in answer.ranking]
     if name not in ranking:
         raise Slip(f"policy = {name!r}: must be one of {ranking}")
     folder = Path(options["out"])
     check_folder("out", folder)
+    ranked, note = _chosen(options, answer, name)
     if lacks := lacking(answer, name):
         able = [each for each in ranking if each != name and not lacking(answer, each)]
         best = f"; the best of the ranking that can is policy={able[0]}" if able else ""
         raise Slip(f"policy = {name!r}: cannot run on a real cluster: {lacks}{best}")
     paths = write_manifests(
         answer,
-        answer.of(name),
+        ranked,
         folder,
         namespace=options["namespace"],
         deployment=options["deployment"],
         prometheus=options.get("prometheus", PROMETHEUS),
     )
-    if not answer.of(name).keeps:
-        print(f"note: {name} misses a target on the held-out part; {answer.of(name).needs}")
+    if note:
+        print(f"note: {note}")
     for path in paths:
         print(f"written: {path}")
     return 0
+
+
+def _none_keeps(answer: Answer) -> str:
+    """That there is nothing to deploy unless a policy is named, and which ones there are."""
+    text = "no policy of the answer keeps every target: name one, such as "
+    if answer.affordable is not None:
+        held = f"policy=static instances={answer.affordable.instances}"
+        text += f"{held} (a fixed fleet that would have), or "
+    return f"{text}policy={answer.winner} (the nearest, which misses)"
+
+
+def _chosen(options: Mapping[str, str], answer: Answer, name: str) -> tuple[Ranked, str]:
+    """The policy with the settings that are written, and what is to be known of them.
+
+    Raises:
+        Slip: instances of a policy that is no fixed fleet.
+    """
+    ranked, fixed = answer.of(name), answer.fixed
+    missed = "" if ranked.keeps else f"{name} misses a target on the held-out part; {ranked.needs}"
+    if "instances" in options:
+        if name != "static":
+            raise Slip(f"instances = {options['instances']!r}: is for policy=static, not {name}")
+        count, limit = whole(options, "instances", 1, 1, 10_000), ranked.settings.get("batch_limit")
+        missed = ""
+        if fixed is None or count < fixed.instances:
+            missed = f"no fixed fleet of {count} is known to keep every target of the answer"
+    elif name == "static" and (held := answer.affordable) is not None and not ranked.keeps:
+        count, limit = held.instances, held.batch_limit
+        missed = (
+            f"the tuned fixed fleet misses a target; written are the {count} instances that would "
+            "have kept them, found with hindsight"
+        )
+    else:
+        return ranked, missed
+    from experiments.desk.advising.search import fixed_settings
+
+    settings = fixed_settings(count, limit)
+    return ranked.model_copy(update={"settings": settings}), missed
 
 
 if __name__ == "__main__":

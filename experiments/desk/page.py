@@ -34,6 +34,9 @@ GROUPS = {
 }
 """Title and meaning of what-ifs; another group goes by its own name."""
 
+NOTHING_YET = "nothing yet"
+"""What runs a policy that no real cluster can run."""
+
 _UNKNOWN = "\N{EN DASH}"
 _NBSP = "\N{NO-BREAK SPACE}"
 
@@ -65,6 +68,7 @@ def _rendered(answer: Answer) -> str:
     texts = {"percent": percent, "goal": goal, "seconds": seconds, "span": span_text}
     environment.filters |= {name: partial(_unbroken, text) for name, text in texts.items()}
     environment.filters |= {"dollars": dollars, "hours": lambda value: f"{value:,.1f}"}
+    environment.filters["on_time"] = on_time
     environment.filters["command"] = lambda words: shlex.join(("llmscale", *words))
     targets = answer.question.targets
     return environment.from_string(template).render(
@@ -74,6 +78,8 @@ def _rendered(answer: Answer) -> str:
         priced=answer.question.usd_per_gpu_hour is not None,
         nbsp=_NBSP,
         sentence=winning_sentence(answer).replace(" %", f"{_NBSP}%"),
+        next_command=next_command(answer),
+        told_runs=any(ranked.runs_on for ranked in answer.ranking),
         most_hours=max(ranked.held_out.gpu_hours for ranked in answer.ranking) or 1.0,
         what_ifs=_what_ifs(answer),
         overview=_overview(answer),
@@ -91,6 +97,11 @@ def _unbroken(text: Callable[[Any], str], value: Any) -> str:
 def percent(share: float | None) -> str:
     """A share in percent with two digits, never rounded up: 100 % means all of them."""
     return _UNKNOWN if share is None else f"{math.floor(1e4 * share + 1e-6) / 100:.2f} %"
+
+
+def on_time(name: str) -> str:
+    """What a share of a class is called; a trace without classes has one that is called "all"."""
+    return "share on time" if name == "all" else f"{name} on time"
 
 
 def goal(share: float) -> str:
@@ -130,16 +141,72 @@ def lowest(outcome: Outcome, targets: Sequence[Target]) -> tuple[Target, float] 
     return min(found, key=lambda pair: pair[1] - pair[0].attainment, default=None)
 
 
+def gpus_text(count: int) -> str:
+    """So many GPUs."""
+    return f"{count:,} GPU" if count == 1 else f"{count:,} GPUs"
+
+
+def cost_text(gpu_hours: float, usd: float | None) -> str:
+    """GPU-hours, and dollars where there is a price."""
+    hours = f"{gpu_hours:,.2f} GPU-hours"
+    return hours if usd is None else f"{hours}, {dollars(usd)}"
+
+
+def as_sentence(text: str) -> str:
+    """A text with a capital at its start and a full stop at its end."""
+    text = text[:1].upper() + text[1:]
+    return text if not text or text.endswith((".", "!", "?")) else f"{text}."
+
+
+def fixed_sentence(answer: Answer) -> str:
+    """What a fixed fleet takes beside the winner, or in place of policies that miss; "": not known."""
+    fixed, winner = answer.fixed, answer.of(answer.winner)
+    if fixed is None:
+        return ""
+    gpus, cost = gpus_text(fixed.gpus), cost_text(fixed.gpu_hours, fixed.usd)
+    if not winner.keeps:
+        most = answer.question.max_gpus
+        beyond = f", but max_gpus is {most}" if fixed.gpus > most else ""
+        return f"A fixed fleet of {gpus} would have{beyond}: {cost}."
+    if winner.policy == "static" and winner.held_out.gpu_hours <= fixed.gpu_hours + 1e-6:
+        return "With hindsight, no smaller fixed fleet would have kept the targets."
+    return f"With hindsight, a fixed fleet of {gpus} would have done: {cost}."
+
+
+def idle_sentence(ranked: Ranked) -> str:
+    """That an autoscaler took no action, and so is a fixed fleet; "" otherwise."""
+    outcome = ranked.held_out
+    if ranked.policy == "static" or outcome.scaling_actions:
+        return ""
+    fleet = f"a fixed fleet of {gpus_text(outcome.peak_gpus)}"
+    return f"{ranked.policy} took no action on the held-out part; {fleet} costs the same."
+
+
+def next_command(answer: Answer) -> str:
+    """The command line that writes what runs the answer; "": nothing of it can be run."""
+    given = [w.removeprefix("out=") for w in answer.question.words if w.startswith("out=")]
+    path = Path(given[-1] if given else "results/advise") / "answer.json"
+    words = [f"answer={path}", "namespace=llm", "deployment=vllm", "out=deploy"]
+    if answer.of(answer.winner).keeps:
+        able = [r.policy for r in answer.ranking if r.keeps and r.runs_on != NOTHING_YET]
+        if not able:
+            return ""
+        words += [f"policy={able[0]}"] if able[0] != answer.winner else []
+    elif answer.affordable is not None:
+        words += ["policy=static", f"instances={answer.affordable.instances}"]
+    else:
+        return ""
+    return shlex.join(("llmscale", "deploy", *words))
+
+
 def winning_sentence(answer: Answer) -> str:
     """What the answer comes to: GPUs, GPU-hours, dollars and attainment of the winner."""
     question, winner = answer.question, answer.of(answer.winner)
     outcome = winner.held_out
-    gpus = f"{outcome.peak_gpus:,} GPUs"
+    gpus = gpus_text(outcome.peak_gpus)
     if round(outcome.mean_gpus, 1) != outcome.peak_gpus:
         gpus = f"{outcome.mean_gpus:,.1f} GPUs on average and {outcome.peak_gpus:,} at the peak"
-    cost = f"{outcome.gpu_hours:,.1f} GPU-hours"
-    if outcome.usd is not None:
-        cost += f", {dollars(outcome.usd)}"
+    cost = cost_text(outcome.gpu_hours, outcome.usd)
     several = len(question.targets) > 1
     kept = ", ".join(
         f"{percent(outcome.attainment.get(t.name))} of {t.name if several else 'the requests'} "
@@ -147,12 +214,14 @@ def winning_sentence(answer: Answer) -> str:
         for t in question.targets
     )
     part = span_text(question.span_s - question.tuned_s)
+    fixed = fixed_sentence(answer)
     if winner.keeps:
-        return f"{winner.policy} serves the {part} held out with {gpus} ({cost}). On time: {kept}."
-    return (
-        f"No policy reaches the target. Closest in the {part} held out is {winner.policy}, "
-        f"with {gpus} ({cost}). On time: {kept}. To reach it: {winner.needs}"
-    )
+        said = f"{winner.policy} serves the {part} held out with {gpus} ({cost}). On time: {kept}."
+        return " ".join(filter(None, (said, idle_sentence(winner), fixed)))
+    nearest = f"in the {part} held out is {winner.policy}, with {gpus} ({cost}). On time: {kept}."
+    if fixed:
+        return f"No settings tuned on the first half hold. {fixed} Nearest {nearest}"
+    return f"No policy reaches the target. Nearest {nearest} {as_sentence(winner.needs)}"
 
 
 def _what_ifs(answer: Answer) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from baselines.registry import TUNABLE
 from experiments.desk.advising.case import INTERVAL_S, POOL, Case
 from experiments.desk.advising.episode import gpu_hours, run, worst_share
 from experiments.desk.advising.search import fixed_settings
-from experiments.desk.answer import Decision, Outcome, Series
+from experiments.desk.answer import Decision, Fixed, Outcome, Series
 from experiments.desk.targets import Target
 from experiments.least import least
 from llmscale_env.control.results.result import EpisodeResult
@@ -81,12 +81,14 @@ class Fleets:
 
     Attributes:
         enough: instances that keep every target; None: of those tried none does.
-        tried: instances of the largest one that was tried.
-        attainment: of the largest one's worst class.
+        tried: instances of the least one that keeps them, else of the largest one that was tried.
+        outcome: of that one.
+        attainment: of its worst class.
     """
 
     enough: int | None
     tried: int
+    outcome: Outcome
     attainment: float
 
 
@@ -108,7 +110,20 @@ def fleets(case: Case, limit: int | None, start: int) -> Fleets:
     found = least(kept, most, start)
     tried = most if found is None else found
     outcome = judge("static", fixed_settings(tried, limit), wide).held_out
-    return Fleets(found, tried, worst_share(outcome.attainment, case.targets))
+    return Fleets(found, tried, outcome, worst_share(outcome.attainment, case.targets))
+
+
+def hindsight(fixed: Fleets, case: Case, limit: int | None) -> Fixed | None:
+    """The least fixed fleet that keeps the targets, as an answer tells it."""
+    if fixed.enough is None:
+        return None
+    return Fixed(
+        instances=fixed.enough,
+        gpus=fixed.enough * case.tp,
+        batch_limit=limit,
+        gpu_hours=fixed.outcome.gpu_hours,
+        usd=fixed.outcome.usd,
+    )
 
 
 def needed(name: str, settings: Mapping[str, Any], case: Case, fixed: Fleets) -> str:

@@ -10,7 +10,15 @@ from baselines.practice.seen import kv_capacity
 from experiments.desk.advising.case import Case
 from experiments.desk.advising.search import HEADROOM
 from experiments.desk.answer import Answer, Outcome, WhatIf
-from experiments.desk.page import percent
+from experiments.desk.page import (
+    as_sentence,
+    cost_text,
+    fixed_sentence,
+    idle_sentence,
+    next_command,
+    on_time,
+    percent,
+)
 from experiments.output import text_table, write_csv
 from llmscale_env._writing import write_text
 from llmscale_env.cluster.iteration_time import basis, iteration_time_model
@@ -65,11 +73,12 @@ def rests_on(trace: Trace, case: Case, fleet: int, changed: Sequence[WhatIf]) ->
         "requests/s)."
     )
     yield (
-        f"The verdict is one episode that happened once, {max(1, round(held_s / 300))} stretches of five "
-        "minutes: of another day it says nothing beyond that."
+        f"The verdict is one episode that happened once, {_stretches(held_s)} of five minutes. "
+        "Another day may bring another load: the answer does not cover it."
     )
     yield (
-        f"Every policy begins with the {fleet} instances of the best fixed fleet, so there is no cold start, "
+        f"Every policy begins with the {'instance' if fleet == 1 else f'{fleet} instances'} of the "
+        "best fixed fleet, so there is no cold start, "
         "and the held-out part goes on from the fleet and the queues of the first."
     )
     after_s = whole.scenario.horizon_s - whole.end_s
@@ -91,13 +100,18 @@ def rests_on(trace: Trace, case: Case, fleet: int, changed: Sequence[WhatIf]) ->
         yield "The trace does not say which prompts begin alike, so the prefix cache finds nothing."
 
 
+def _stretches(held_s: float) -> str:
+    count = max(1, round(held_s / 300))
+    return f"{count} stretch" if count == 1 else f"{count} stretches"
+
+
 def ranking_text(answer: Answer) -> str:
     """The ranking as a table."""
     names = [target.name for target in answer.question.targets]
     priced = answer.question.usd_per_gpu_hour is not None
-    head = ["", "policy", *(f"{name} on time" for name in names), "worst 5 min", "GPU-h"]
+    head = ["", "policy", *map(on_time, names), "worst 5 min", "GPU-h"]
     head += ["USD"] if priced else []
-    head += ["GPUs mean", "peak", "actions"]
+    head += ["GPUs mean", "peak", "actions", "runs on"]
     rows = []
     for place, ranked in enumerate(answer.ranking, 1):
         o = ranked.held_out
@@ -105,9 +119,12 @@ def ranking_text(answer: Answer) -> str:
         row += [percent(o.attainment[name]) for name in names]
         row += [percent(o.worst_five_minutes), f"{o.gpu_hours:.2f}"]
         row += [f"{o.usd:.2f}" if o.usd is not None else "-"] if priced else []
-        row += [f"{o.mean_gpus:.1f}", str(o.peak_gpus), str(o.scaling_actions)]
+        row += [f"{o.mean_gpus:.1f}", str(o.peak_gpus), str(o.scaling_actions), ranked.runs_on]
         rows.append(row)
-    lines = [text_table(head, rows), "", "Settings, as policies= takes them:"]
+    lines = [text_table(head, rows)]
+    if not all(ranked.keeps for ranked in answer.ranking):
+        lines += ["-: misses a target"]
+    lines += ["", "Settings, as policies= takes them:"]
     lines += [f"  {ranked.spelled}" for ranked in answer.ranking]
     lines += [f"{r.policy} misses its target: {r.needs}" for r in answer.ranking if r.needs]
     return "\n".join(lines)
@@ -132,13 +149,28 @@ def what_ifs_text(answer: Answer) -> str:
 
 
 def verdict_text(answer: Answer) -> str:
-    """The answer in a sentence or two."""
+    """The answer in a few sentences, and the command that comes next."""
+    first, hindsight = answer.ranking[0], fixed_sentence(answer)
+    if first.keeps:
+        said = [_best(answer), idle_sentence(first), hindsight]
+    elif hindsight:
+        said = [
+            "No settings tuned on the first half hold.",
+            hindsight,
+            f"Nearest is {first.policy}. {as_sentence(first.needs)}",
+        ]
+    else:
+        said = [f"No policy keeps every target. Nearest is {first.policy}."]
+        said += [as_sentence(first.needs)]
+    text = " ".join(filter(None, said))
+    command = next_command(answer)
+    return f"{text}\nNext, with your namespace and deployment: {command}" if command else text
+
+
+def _best(answer: Answer) -> str:
     first = answer.ranking[0]
-    if not first.keeps:
-        return f"No policy keeps every target; {first.policy} comes nearest. {first.needs}"
     o = first.held_out
-    cost = "" if o.usd is None else f", {o.usd:.2f} USD"
-    text = f"Best: {first.spelled}: {o.gpu_hours:.2f} GPU-hours{cost} for the held-out part"
+    text = f"Best: {first.spelled}: {cost_text(o.gpu_hours, o.usd)} for the held-out part"
     fixed = next((r for r in answer.ranking if r.policy == "static"), None)
     if fixed is None or fixed is first:
         scaling = [r for r in answer.ranking if r.keeps and r.policy != "static"]
@@ -157,11 +189,11 @@ def write(answer: Answer, folder: Path) -> list[Path]:
     names = [target.name for target in answer.question.targets]
     paths = [write_text(folder / "answer.json", answer.model_dump_json(indent=1) + "\n")]
     head = ["place", "policy", "spelled", "keeps", *_outcome_head(names, "held_out_")]
-    head += [*_outcome_head(names, "tuned_"), "needs"]
+    head += [*_outcome_head(names, "tuned_"), "needs", "runs_on"]
     rows: list[list[Any]] = []
     for place, r in enumerate(answer.ranking, 1):
         rows.append([place, r.policy, r.spelled, r.keeps, *_outcome_row(r.held_out, names)])
-        rows[-1] += [*_outcome_row(r.tuned, names), r.needs]
+        rows[-1] += [*_outcome_row(r.tuned, names), r.needs, r.runs_on]
     paths.append(write_csv(folder / "ranking.csv", head, rows))
     if answer.what_ifs:
         head = ["group", "value", "policy", "keeps", *_outcome_head(names, "")]
