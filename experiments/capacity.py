@@ -14,8 +14,8 @@
     attainment=0.99    share of the requests that have to be in time
     policy=NAMES       aladdin, jsq, power-of-two, machine-wide (aladdin,jsq), with parameters as in
                        aladdin:gamma=0.7+theta=0.8; machine-wide with tp=gpus_per_host only
-    llm=, gpu=         names of cards (llama-2-13b, a100-80gb), or files: a Hugging Face
-                       config.json, a card in YAML
+    llm=, gpu=         names of cards (llama-2-13b, where advise takes llama-3.1-8b; a100-80gb), or
+                       files: a Hugging Face config.json, a card in YAML
     iteration_times=   of your own GPU: a file of llmscale calibrate
     tp=N,N             GPUs per worker that are tried (1,2,4,8, up to gpus_per_host=8)
     max_gpus=64        no more are tried
@@ -75,7 +75,7 @@ from experiments.harness.cache import RunCache
 from experiments.harness.fingerprint import fingerprint
 from experiments.least import least
 from experiments.output import new_figure, save_figure, text_table, write_csv
-from llmscale_env._cli import Slip, run_command
+from llmscale_env._cli import Slip, complain, needs, run_command
 from llmscale_env.cluster.iteration_data import DataFileError
 from llmscale_env.cluster.iteration_model import IterationTimeModel
 from llmscale_env.cluster.iteration_time import NoSuchModelError, basis, iteration_time_model
@@ -561,6 +561,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     request = ask(words)
+    needs("scipy")
     print("\n".join(asked(request)), flush=True)
     trials = Trials(request)
     found = answers(request, trials)
@@ -571,7 +572,11 @@ def _run(words: list[str]) -> int:
         print(doubt)
     if trials.all:
         print(f"written: {request.out / 'capacity.csv'}")
-        print(f"drawn: {draw(trials, request.out / 'capacity.png')}")
+        try:
+            print(f"drawn: {draw(trials, request.out / 'capacity.png')}")
+        except ModuleNotFoundError as error:
+            module = str(error.name).partition(".")[0]
+            complain(f"no capacity.png: it needs {module} (pip install 'llmscale[plots]')")
     return 0 if chosen else 1
 
 

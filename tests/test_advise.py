@@ -39,6 +39,7 @@ from experiments.desk.answer import Answer
 from experiments.desk.targets import slo_of
 from llmscale_env._cli import Slip
 from llmscale_env.cluster.iteration_data import load_models, model_to_json
+from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.control.command import Command
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.control.view import ClusterView
@@ -263,12 +264,19 @@ def test_the_files_hold_the_answer(steady, tmp_path, capsys):
 
 def test_what_ifs_change_one_thing_and_say_it(steady, tmp_path):
     case = case_of(tmp_path, f"trace={steady}", SLO, *FEW)
-    changed = list(changed_cases(case))
+    changed = list(changed_cases(case, tmp_path))
     group_of = {"load": "load", "load_s": "loading", "gpu": "gpu", "targets": "slo"}
-    for group, _, other in changed:
+    for group, value, other in changed:
         different = [
             f.name for f in fields(Case) if getattr(case, f.name) != getattr(other, f.name)
         ]
+        if group == "gpu":
+            different = [
+                name for name in different if name not in ("iteration_times", "times_digest")
+            ]
+            if value == case.gpu:
+                assert different == []
+                continue
         assert [group_of[name] for name in different] == [group]
     said = {(group, value) for group, value, _ in changed}
     assert len(said) == len(changed)
@@ -278,6 +286,71 @@ def test_what_ifs_change_one_thing_and_say_it(steady, tmp_path):
     few, many = case.whole().requests, more.whole().requests
     assert len(many) == pytest.approx(2 * len(few), rel=0.01)
     assert few.arrival_s.max() <= case.span_s
+
+
+def test_gpus_are_compared_by_one_kind_of_times(steady, tmp_path):
+    case = case_of(tmp_path, f"trace={steady}", SLO, *FEW)
+    assert iteration_time_model(case.llm, case.gpu, case.tp).kind == "composed"
+    changed = list(changed_cases(case, tmp_path))
+    cases = {value: other for group, value, other in changed if group == "gpu"}
+    assert next(iter(cases)) == case.gpu
+    for gpu, other in cases.items():
+        found = iteration_time_model(case.llm, gpu, case.tp, data=other.iteration_times)
+        card = iteration_time_model(case.llm, gpu, case.tp, "roofline")
+        assert found.decode_s(32, 32_000) == pytest.approx(card.decode_s(32, 32_000), rel=0.01)
+        assert other.whole().scenario.iteration_times == other.iteration_times
+
+    def tokens_s(gpu: str) -> float:
+        return iteration_time_model(case.llm, gpu, data=cases[gpu].iteration_times).decode_s(
+            8, 8000
+        )
+
+    assert tokens_s("h100-80gb") < tokens_s("a100-80gb") < tokens_s("a100-40gb")
+
+
+def test_a_fixed_fleet_may_be_given(steady, tmp_path):
+    words = (f"trace={steady}", SLO, "policies=static:serving=7,hpa:kv_target=0.5", *FEW)
+    answer = answer_of(tmp_path, *words, "what_ifs=false")
+    static = next(r for r in answer.ranking if r.policy == "static")
+    assert static.settings == {POOL: 7}
+    assert static.held_out.peak_gpus == 7
+    assert answer.fixed is not None
+    assert answer.fixed.instances < 7
+    assert any("begins with the 7 instances" in line for line in answer.rests_on)
+
+
+def test_progress_is_told_where_there_is_no_terminal(steady, tmp_path, capsys):
+    words = (f"trace={steady}", SLO, "policies=keda,hpa", "load_s=60", "trials=2", "workers=1")
+    answer_of(tmp_path, *words, "what_ifs=false")
+    told = capsys.readouterr().err.splitlines()
+    assert "advise: fixed fleet ..." in told
+    assert [line for line in told if "is tuned" in line] == [
+        "advise: 1 of 2: keda is tuned",
+        "advise: 2 of 2: hpa is tuned",
+    ]
+
+
+def test_what_times_leave_out_and_where_they_are_extrapolated_is_told(steady, tmp_path):
+    words = (SLO, "policies=hpa", *FEW)
+
+    def told(path: Path, *more: str) -> str:
+        asked = ask([f"trace={path}", *words, *more, f"out={tmp_path / 'out'}"])
+        return "\n".join(rests_on(asked.trace, asked.case, 1, ()))
+
+    assert "a real server is slower" in told(steady)
+    assert "extrapolated" not in told(steady)
+    own = calibrated(tmp_path / "times.json", 1.0)
+    record = json.loads(own.read_text())
+    record["models"][0]["kind"] = "user"
+    own.write_text(json.dumps(record))
+    assert "a real server" not in told(steady, f"iteration_times={own}")
+    frame = pd.read_csv(steady)
+    frame.loc[[5, 2000], "input_tokens"] = 140_000
+    frame.to_csv(tmp_path / "long.csv", index=False)
+    said = told(tmp_path / "long.csv")
+    assert "extrapolated: context of 140," in said
+    assert "prefill of 140,000 tokens, measured to 4,096" in said
+    assert "2 requests have more than the 131,072 tokens" in said
 
 
 def test_spelled_settings_are_those_of_other_commands(steady, tmp_path):
@@ -640,6 +713,8 @@ def test_a_longer_loading_time_takes_a_longer_trace(steady):
         ("policies=hpq", "did you mean hpa"),
         ("policies=static", "best fixed fleet is always searched"),
         ("policies=hpa,hpa", "given twice"),
+        ("policies=static:each=3", "must be static:serving=N"),
+        ("policies=static:serving=61", "must be 1 to 60"),
         ("policies=hpa:kv=1", "no parameter 'kv'"),
         ("policies=hpa:batch_limit=4096", "must be at most 2048"),
         ("policies=chiron", "cannot run on one pool"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import sys
 from math import sqrt
 
 import numpy as np
@@ -364,7 +365,7 @@ def test_the_recommendation_has_the_fewest_gpus_and_says_how_sure_it_is():
     assert "no configuration" in sentence(None, 0.99)
 
 
-def test_the_command_from_a_trace_to_an_answer(trace, tmp_path, capsys):
+def test_the_command_from_a_trace_to_an_answer(trace, tmp_path, capsys, monkeypatch):
     words = ["policy=jsq,machine-wide", "tp=1,2", "attainment=0.9", "windows=20"]
     words = small(tmp_path, f"trace={trace}", *words, "gpus_per_host=2", "max_gpus=8")
     assert main(words) == 0
@@ -376,6 +377,14 @@ def test_the_command_from_a_trace_to_an_answer(trace, tmp_path, capsys):
     assert main(words) == 0
     assert capsys.readouterr().out == first
     assert (tmp_path / "out" / "capacity.csv").read_text() == before
+    # Without matplotlib the answer is the same, and the picture alone is missing.
+    (tmp_path / "out" / "capacity.png").unlink()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(words) == 0
+    told = capsys.readouterr()
+    assert told.out == first.partition("drawn: ")[0]
+    assert told.err == "no capacity.png: it needs matplotlib (pip install 'llmscale[plots]')\n"
+    assert not (tmp_path / "out" / "capacity.png").exists()
 
 
 def test_a_trace_with_hashes_of_blocks_of_another_size(tmp_path, capsys):

@@ -17,9 +17,9 @@
     max_gpus=60        at most so many at a time
     load_s=180         seconds from an order of an instance until it serves
     usd_per_gpu_hour=  for dollars beside GPU-hours
-    policies=A,B       of the registry, beside the fixed fleet; with settings (hpa:kv_target=0.5)
-                       they are taken as they are. All fast autoscalers if left out; twin, a
-                       planner, takes minutes
+    policies=A,B       of the registry, beside the fixed fleet; with settings (hpa:kv_target=0.5,
+                       static:serving=3) they are taken as they are. All fast autoscalers if left
+                       out; twin, a planner, takes minutes
     trials=N           settings that are tried of each autoscaler (40, fewer of long traces)
     what_ifs=false     leave them out
     seed=0             draws the requests that a what-if repeats or leaves out; the search has none
@@ -60,6 +60,7 @@ from experiments.desk.advising.case import (
     POOL,
     Case,
     Source,
+    by_rooflines,
     columns_of,
     digest_of,
     keep_plain,
@@ -272,6 +273,11 @@ def _case(
     for name, settings in policies:
         if why := able(name, case):
             raise Slip(f"policies = {name!r}: cannot run on one pool of one LLM: {why}")
+        if name == "static" and settings and not 1 <= settings[POOL] <= case.most:
+            raise Slip(
+                f"policies = 'static:{POOL}={settings[POOL]}': must be 1 to {case.most}, the instances "
+                "that max_gpus allows"
+            )
         if settings is not None:
             _check_settings(name, settings, case)
     return case, trials
@@ -369,6 +375,9 @@ def _policies(options: Mapping[str, str]) -> tuple[tuple[str, dict[str, Any] | N
     for text in split_policies(options.get("policies", ",".join(USUAL))):
         try:
             name, settings = parse_policy(text)
+            if name == "static" and settings:
+                found[name] = _fixed_fleet(text, settings)
+                continue
             if name not in allowed:
                 raise Slip(
                     f"policies = {text!r}: must be some of {','.join(allowed)}{_hint(name, allowed)}"
@@ -385,9 +394,17 @@ def _policies(options: Mapping[str, str]) -> tuple[tuple[str, dict[str, Any] | N
     return tuple(found.items())
 
 
+def _fixed_fleet(text: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters of a fixed fleet that is given and not searched."""
+    made: Any = make_policy("static", **settings)
+    if POOL not in settings or not settings.keys() <= {POOL, "batch_limit"}:
+        raise Slip(f"policies = {text!r}: must be static:{POOL}=N, perhaps with batch_limit=N")
+    return fixed_settings(made.parameters.instances[POOL], made.parameters.batch_limit)
+
+
 def _hint(name: str, allowed: Sequence[str]) -> str:
     if name == "static":
-        return " (the best fixed fleet is always searched)"
+        return f" (the best fixed fleet is always searched; static:{POOL}=N gives one)"
     near = closest(name, allowed)
     return near if near.startswith(" (") else ""
 
@@ -450,15 +467,20 @@ def advise(asked: Asked) -> Answer:
     )
 
 
+def _fixed(asked: Asked, folder: Path) -> dict[str, Any]:
+    """Parameters of the fixed fleet: as given, else the best one."""
+    if given := dict(asked.policies).get("static"):
+        return given
+    with _bar("fixed fleet", None) as advance:
+        found = least_fixed(asked.case, asked.target, folder, key_of(asked.case), advance)
+    # Where none is enough, the whole fleet comes nearest.
+    return fixed_settings(*(found or (asked.case.most, None)))
+
+
 def _tuned(asked: Asked, folder: Path) -> tuple[Case, dict[str, dict[str, Any]]]:
     """The case with the best fixed fleet as its start, and settings by policy."""
-    case, settings = asked.case, {}
-    with _bar("fixed fleet", None) as advance:
-        found = least_fixed(case, asked.target, folder, key_of(case), advance)
-    # Where none is enough, the whole fleet comes nearest.
-    fleet, limit = found or (case.most, None)
-    settings["static"] = fixed_settings(fleet, limit)
-    case = replace(case, initial=fleet)
+    case, settings = asked.case, {"static": _fixed(asked, folder)}
+    case = replace(case, initial=int(settings["static"][POOL]))
     own = key_of(case)
     tuned: dict[str, dict[str, Any]] = {}
     with _bar("tune", sum(asked.trials.values())) as advance:
@@ -470,8 +492,9 @@ def _tuned(asked: Asked, folder: Path) -> tuple[Case, dict[str, dict[str, Any]]]
             for name, trials in asked.trials.items():
                 call = (name, case, asked.target, trials, str(folder), own)
                 workers.submit(name, tune, *call)
-            for name, best in workers:
+            for count, (name, best) in enumerate(workers, 1):
                 tuned[name] = best
+                _tell(f"{count} of {len(asked.trials)}: {name} is tuned")
     for name, given in asked.policies:
         settings[name] = tuned[name] if given is None else given
     return case, settings
@@ -506,7 +529,7 @@ def _ranked(
 def _what_ifs(asked: Asked, case: Case, ranking: Sequence[Ranked]) -> tuple[WhatIf, ...]:
     """One thing changed, for the winner, the runner-up and the fixed fleet, settings as they are."""
     chosen = [*ranking[:2], *(r for r in ranking[2:] if r.policy == "static")]
-    changes = [(group, value, other) for group, value, other in changed_cases(case)]
+    changes = list(changed_cases(case, asked.out / "cache"))
     calls = [(r.policy, r.settings, other) for _, _, other in changes for r in chosen]
     found = _each(asked, "what-ifs", judge, calls)
     made = []
@@ -528,17 +551,26 @@ def _what_ifs(asked: Asked, case: Case, ranking: Sequence[Ranked]) -> tuple[What
     return tuple(made)
 
 
-def changed_cases(case: Case) -> Iterator[tuple[str, str, Case]]:
-    """(group, value, case) of every what-if."""
+def changed_cases(case: Case, folder: Path) -> Iterator[tuple[str, str, Case]]:
+    """(group, value, case) of every what-if.
+
+    GPUs are compared by the cards' iteration times of all of them, the one that was asked for included:
+    measured ones exist for some, and kinds of times do not compare.
+
+    Args:
+        case: as asked.
+        folder: where those times are written.
+    """
     for load in LOADS:
         yield "load", f"x{load:g}", replace(case, load=load)
     loads_s = dict.fromkeys((case.load_s / 2, 2 * case.load_s, USUAL_LOAD_S))
     for load_s in loads_s:
         if load_s != case.load_s:
             yield "loading", f"{load_s:g} s", replace(case, load_s=load_s)
-    for gpu in known_gpus():
-        if gpu != case.gpu and case.tp in fitting_tp(case.llm, gpu):
-            yield "gpu", gpu, replace(case, gpu=gpu)
+    others = [g for g in known_gpus() if g != case.gpu and case.tp in fitting_tp(case.llm, g)]
+    by_cards = by_rooflines(case, [case.gpu, *others], folder)
+    for gpu in (case.gpu, *others) if others else ():
+        yield "gpu", gpu, replace(by_cards, gpu=gpu)
     for value, factor in (("half", TIGHTER), ("double", LOOSER)):
         targets = tuple(
             t.model_copy(update={"ttft_s": factor * t.ttft_s, "itl_s": factor * t.itl_s})
@@ -563,11 +595,18 @@ def _each(
 
 @contextmanager
 def _bar(what: str, total: int | None) -> Iterator[Callable[..., Any]]:
-    """A bar of progress on a terminal; gives what advances it."""
+    """A bar of progress on a terminal, a line elsewhere; gives what advances it."""
     from tqdm import tqdm
 
+    _tell(f"{what} ..." if total is None else f"{what}: {total:,} runs ...")
     with tqdm(desc=what, total=total, unit="run", disable=None, leave=False) as bar:
         yield bar.update
+
+
+def _tell(text: str) -> None:
+    """A line of progress where there is no terminal to show a bar."""
+    if not sys.stderr.isatty():
+        complain(f"advise: {text}")
 
 
 if __name__ == "__main__":

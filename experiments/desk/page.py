@@ -29,7 +29,11 @@ MOST_MARKS = 400
 GROUPS = {
     "load": ("Load", "So many times the requests: some are repeated, or left out, at random."),
     "loading": ("Loading time", "From an order of an instance until it serves."),
-    "gpu": ("GPU type", "The same policy and settings on another card."),
+    "gpu": (
+        "GPU type",
+        "The same policy and settings on each card, with times by the cards' rooflines: they compare "
+        "with each other, not with the rest of this page.",
+    ),
     "slo": ("Targets", "Both latencies of every class are tighter or looser."),
 }
 """Title and meaning of what-ifs; another group goes by its own name."""
@@ -225,7 +229,7 @@ def winning_sentence(answer: Answer) -> str:
 
 
 def _what_ifs(answer: Answer) -> list[dict[str, Any]]:
-    """A table for each group: a row for each policy, a column as asked and one for each value."""
+    """A table for each group: a row for each policy, a column for each value, mostly one as asked."""
     tables: list[dict[str, Any]] = []
     for group in dict.fromkeys(what_if.group for what_if in answer.what_ifs):
         mine = [what_if for what_if in answer.what_ifs if what_if.group == group]
@@ -235,12 +239,15 @@ def _what_ifs(answer: Answer) -> list[dict[str, Any]]:
         }
         names = [r.policy for r in answer.ranking if any(w.policy == r.policy for w in mine)]
         title, meaning = GROUPS.get(group, (group, ""))
+        # Where a value is what was asked for, with other iteration times, nothing stands beside it.
+        beside = answer.question.gpu not in values
         rows = []
         for name in names:
             asked = answer.of(name)
-            row = [_cell(asked.held_out, asked.keeps, answer)]
+            row = [_cell(asked.held_out, asked.keeps, answer)] if beside else []
             rows.append((name, row + [cells.get((name, value)) for value in values]))
-        tables.append({"title": title, "meaning": meaning, "values": values, "rows": rows})
+        head = ["as asked", *values] if beside else values
+        tables.append({"title": title, "meaning": meaning, "head": head, "rows": rows})
     return tables
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from experiments.desk.targets import Target
 from llmscale_env._cli import Slip, closest
 from llmscale_env._writing import replace_file
+from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.scenarios.load import validate_scenario
 from llmscale_env.scenarios.schema import MAX_HORIZON_S, Scenario
 from llmscale_env.workload.arrivals import Arrivals, generate_arrivals
@@ -306,6 +307,24 @@ def _scenario(case: Case, horizon_s: float, to_s: float | None) -> Scenario:
             },
         }
     )
+
+
+def by_rooflines(case: Case, gpus: Sequence[str], folder: Path) -> Case:
+    """The case with the cards' iteration times of these GPUs, in place of measured ones.
+
+    Args:
+        case: its LLM and degree.
+        gpus: names of cards.
+        folder: where the times are written.
+    """
+    from llmscale_env.calibrate import write_models
+
+    models = [iteration_time_model(case.llm, gpu, case.tp, "roofline") for gpu in gpus]
+    digest = hashlib.sha256(repr(models).encode()).hexdigest()[:16]
+    path = folder / f"rooflines-{digest}.json"
+    # A file's times come before the shipped ones only as those of a user.
+    write_models(path, tuple(replace(model, kind="user") for model in models))
+    return replace(case, iteration_times=str(path), times_digest=digest)
 
 
 def least_span_s(load_s: float) -> float:

@@ -21,7 +21,8 @@ from experiments.desk.page import (
 )
 from experiments.output import text_table, write_csv
 from llmscale_env._writing import write_text
-from llmscale_env.cluster.iteration_time import basis, iteration_time_model
+from llmscale_env.cluster.cards import llm_card
+from llmscale_env.cluster.iteration_time import iteration_time_model
 from llmscale_env.scenarios.basis import times_told
 from llmscale_env.workload.readers import Trace
 from llmscale_env.workload.requests import PS_PER_S
@@ -30,34 +31,60 @@ FILES = ("answer.json", "ranking.csv", "what_ifs.csv", "series.csv", "page.html"
 """That an answer writes to its folder, or takes away from there."""
 
 
+UNCALIBRATED = {
+    "composed": (
+        "They are a sum of kernels, and the percentages are the fit's error against those kernels. The "
+        "engine's sampling, output layer and launches are left out, so a real server is slower: 45 ms per "
+        "decode iteration where kernels sum to 24 ms (Llama 2 70B on 8 A100)."
+    ),
+    "roofline": (
+        "They are a roofline of the cards, without the engine's own time: a real server is mostly slower."
+    ),
+}
+"""What is to be known of iteration times that were not fitted to a server, by their kind."""
+
+SERVERS = (
+    "Of three real servers, times by the cards alone were 13 to 14 % off per token and 4 to 12 % off for the "
+    "first token (medians, docs/calibrate.md). Calibrate with your own server: llmscale calibrate."
+)
+
+
 def rests_on(trace: Trace, case: Case, fleet: int, changed: Sequence[WhatIf]) -> Iterator[str]:
     """Sentences: what an answer rests on.
 
     Args:
         trace: as it was read.
         case: that the policies were judged on.
-        fleet: instances of the best fixed fleet.
+        fleet: instances of the fixed fleet.
         changed: what-ifs.
     """
     whole = case.whole()
     for line in times_told(whole.scenario):
         yield f"{line[0].upper()}{line[1:]}."
-    others = dict.fromkeys(w.value for w in changed if w.group == "gpu")
-    for kind in ("measured", "interpolated", "roofline"):
-        names = [
-            gpu
-            for gpu in others
-            if basis(
-                iteration_time_model(case.llm, gpu, case.tp, data=case.iteration_times)
-            ).startswith(kind)
-        ]
-        if names:
-            yield f"Iteration times of other GPUs, {kind}: {', '.join(names)}."
+    model = iteration_time_model(case.llm, case.gpu, case.tp, data=case.iteration_times)
+    if model.kind in UNCALIBRATED:
+        yield UNCALIBRATED[model.kind]
+        yield SERVERS
+    if any(w.group == "gpu" for w in changed):
+        yield (
+            "GPU types are compared by rooflines of the cards, the one asked for too, since not all of "
+            "them were measured."
+        )
+    longest, total = int(trace.input_tokens.max()), trace.input_tokens + trace.output_tokens
+    limit = whole.scenario.fleet.pools[0].batch_limit
+    if beyond := model.beyond(batch=limit, mean_context=int(total.max()), prefill_tokens=longest):
+        yield f"Iteration times are extrapolated: {'; '.join(beyond)}."
+    most = llm_card(case.llm).context_limit
+    if most and (above := int((total > most).sum())):
+        yield (
+            f"{above:,} requests have more than the {most:,} tokens of prompt and output that {case.llm} is "
+            "made for. A server would refuse or cut them; here they are served."
+        )
     dropped = trace.dropped_zero_input + trace.dropped_zero_output
     left = f"; {dropped:,} rows without prompt or answer were left out" if dropped else ""
     yield f"All {len(trace):,} requests of the trace were simulated{left}."
     room = kv_capacity(whole.scenario, 0)
-    too_long = int((trace.input_tokens + trace.output_tokens > room).sum())
+    too_long = int((total > room).sum())
     if too_long:
         yield (
             f"{too_long:,} of them are longer than the KV memory of an instance ({room:,} tokens): no fleet "
@@ -78,7 +105,7 @@ def rests_on(trace: Trace, case: Case, fleet: int, changed: Sequence[WhatIf]) ->
     )
     yield (
         f"Every policy begins with the {'instance' if fleet == 1 else f'{fleet} instances'} of the "
-        "best fixed fleet, so there is no cold start, "
+        "fixed fleet, so there is no cold start, "
         "and the held-out part goes on from the fleet and the queues of the first."
     )
     after_s = whole.scenario.horizon_s - whole.end_s
