@@ -337,7 +337,7 @@ def test_what_times_leave_out_and_where_they_are_extrapolated_is_told(steady, tm
         asked = ask([f"trace={path}", *words, *more, f"out={tmp_path / 'out'}"])
         return "\n".join(rests_on(asked.trace, asked.case, 1, ()))
 
-    assert "a real server is slower" in told(steady)
+    assert "So a real server is slower" in told(steady)
     assert "extrapolated" not in told(steady)
     own = calibrated(tmp_path / "times.json", 1.0)
     record = json.loads(own.read_text())

@@ -598,7 +598,8 @@ def _bar(what: str, total: int | None) -> Iterator[Callable[..., Any]]:
     """A bar of progress on a terminal, a line elsewhere; gives what advances it."""
     from tqdm import tqdm
 
-    _tell(f"{what} ..." if total is None else f"{what}: {total:,} runs ...")
+    runs = "" if total is None else f": {total:,} run{'' if total == 1 else 's'}"
+    _tell(f"{what}{runs} ...")
     with tqdm(desc=what, total=total, unit="run", disable=None, leave=False) as bar:
         yield bar.update
 

@@ -183,7 +183,26 @@ def idle_sentence(ranked: Ranked) -> str:
     if ranked.policy == "static" or outcome.scaling_actions:
         return ""
     fleet = f"a fixed fleet of {gpus_text(outcome.peak_gpus)}"
-    return f"{ranked.policy} took no action on the held-out part; {fleet} costs the same."
+    return f"The policy took no action on the held-out part; {fleet} costs the same."
+
+
+def unable_sentence(answer: Answer) -> str:
+    """That no real cluster can run the winner, and what can be run in its place; "" otherwise."""
+    winner, able = answer.of(answer.winner), _deployable(answer)
+    if not winner.keeps or winner.runs_on != NOTHING_YET:
+        return ""
+    return f"No real cluster tells what {winner.policy} needs; " + (
+        f"{able.policy} is the best that can run: "
+        f"{cost_text(able.held_out.gpu_hours, able.held_out.usd)}."
+        if able
+        else "nor what any other that keeps the targets does."
+    )
+
+
+def _deployable(answer: Answer) -> Ranked | None:
+    """The best policy that keeps the targets and that a real cluster can run."""
+    able = (r for r in answer.ranking if r.keeps and r.runs_on != NOTHING_YET)
+    return next(able, None)
 
 
 def next_command(answer: Answer) -> str:
@@ -192,10 +211,10 @@ def next_command(answer: Answer) -> str:
     path = Path(given[-1] if given else "results/advise") / "answer.json"
     words = [f"answer={path}", "namespace=llm", "deployment=vllm", "out=deploy"]
     if answer.of(answer.winner).keeps:
-        able = [r.policy for r in answer.ranking if r.keeps and r.runs_on != NOTHING_YET]
-        if not able:
+        able = _deployable(answer)
+        if able is None:
             return ""
-        words += [f"policy={able[0]}"] if able[0] != answer.winner else []
+        words += [f"policy={able.policy}"] if able.policy != answer.winner else []
     elif answer.affordable is not None:
         words += ["policy=static", f"instances={answer.affordable.instances}"]
     else:
@@ -221,7 +240,8 @@ def winning_sentence(answer: Answer) -> str:
     fixed = fixed_sentence(answer)
     if winner.keeps:
         said = f"{winner.policy} serves the {part} held out with {gpus} ({cost}). On time: {kept}."
-        return " ".join(filter(None, (said, idle_sentence(winner), fixed)))
+        more = (idle_sentence(winner), fixed, unable_sentence(answer))
+        return " ".join(filter(None, (said, *more)))
     nearest = f"in the {part} held out is {winner.policy}, with {gpus} ({cost}). On time: {kept}."
     if fixed:
         return f"No settings tuned on the first half hold. {fixed} Nearest {nearest}"

@@ -18,6 +18,7 @@ from experiments.desk.page import (
     next_command,
     on_time,
     percent,
+    unable_sentence,
 )
 from experiments.output import text_table, write_csv
 from llmscale_env._writing import write_text
@@ -33,9 +34,9 @@ FILES = ("answer.json", "ranking.csv", "what_ifs.csv", "series.csv", "page.html"
 
 UNCALIBRATED = {
     "composed": (
-        "They are a sum of kernels, and the percentages are the fit's error against those kernels. The "
-        "engine's sampling, output layer and launches are left out, so a real server is slower: 45 ms per "
-        "decode iteration where kernels sum to 24 ms (Llama 2 70B on 8 A100)."
+        "They are a sum of kernels, and the percentages are the fit's error against those kernels. Sampling "
+        "and the output layer are left out, and scheduling counts only where it outlasts the GPU. So a real "
+        "server is slower: 45 ms per decode iteration where kernels sum to 24 ms (Llama 2 70B on 8 A100)."
     ),
     "roofline": (
         "They are a roofline of the cards, without the engine's own time: a real server is mostly slower."
@@ -179,7 +180,7 @@ def verdict_text(answer: Answer) -> str:
     """The answer in a few sentences, and the command that comes next."""
     first, hindsight = answer.ranking[0], fixed_sentence(answer)
     if first.keeps:
-        said = [_best(answer), idle_sentence(first), hindsight]
+        said = [_best(answer), idle_sentence(first), hindsight, unable_sentence(answer)]
     elif hindsight:
         said = [
             "No settings tuned on the first half hold.",
@@ -206,7 +207,7 @@ def _best(answer: Answer) -> str:
         return f"{text}."
     kept = "keeps the target" if fixed.keeps else "misses the target"
     return (
-        f"{text}; the best fixed fleet, {fixed.held_out.peak_gpus} GPUs, {kept} with "
+        f"{text}; the fixed fleet tuned like it, {fixed.held_out.peak_gpus} GPUs, {kept} with "
         f"{fixed.held_out.gpu_hours:.2f}."
     )
 
