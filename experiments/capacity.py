@@ -75,7 +75,7 @@ from experiments.harness.cache import RunCache
 from experiments.harness.fingerprint import fingerprint
 from experiments.least import least
 from experiments.output import new_figure, save_figure, text_table, write_csv
-from llmscale_env._cli import Slip, complain, needs, run_command
+from llmscale_env._cli import Slip, complain, run_command
 from llmscale_env.cluster.iteration_data import DataFileError
 from llmscale_env.cluster.iteration_model import IterationTimeModel
 from llmscale_env.cluster.iteration_time import NoSuchModelError, basis, iteration_time_model
@@ -561,7 +561,6 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     request = ask(words)
-    needs("scipy")
     print("\n".join(asked(request)), flush=True)
     trials = Trials(request)
     found = answers(request, trials)

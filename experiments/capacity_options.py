@@ -16,7 +16,7 @@ from experiments.capacity_load import parts_of, stream_of, trace_of, window
 from experiments.capacity_serve import scenario_of
 from experiments.desk.targets import times_of
 from experiments.output import RESULTS
-from llmscale_env._cli import Slip, check_folder, flag, number, one_of, parse_options, whole
+from llmscale_env._cli import Slip, check_folder, flag, needs, number, one_of, parse_options, whole
 from llmscale_env.cluster.cards import gpu_card, is_path, llm_card
 from llmscale_env.cluster.kv import TP_DEGREES
 from llmscale_env.scenarios.load import ScenarioError
@@ -104,6 +104,7 @@ def ask(words: Sequence[str]) -> Request:
     _check_load(case)
     if "windows" not in options:
         case["windows"] = default_windows(request)
+    needs("statsmodels", "scipy")
     check_folder("out", request.out)
     return request
 

@@ -49,6 +49,7 @@ def test_evaluate_prints_its_table_and_names_what_the_picture_needs(tmp_path: Pa
     [
         ("agents.train", ["env=mixed-slo"], "train"),
         ("experiments.worlds", ["env=burst-multicast", "scale=quick"], "tune"),
+        ("experiments.capacity", ["rate_per_s=4", "slo=ttft:2,itl:0.1", "tp=1"], "forecast"),
     ],
 )
 def test_what_is_missing_is_named_in_one_line(

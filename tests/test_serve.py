@@ -10,8 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from baselines import make_policy
 from baselines.practice.seen import kv_capacity
 from experiments.desk.advising.case import POOL
 from experiments.desk.serve import command
-from experiments.desk.serve.metrics import FIRST_S, LONGEST_S, Reader
+from experiments.desk.serve.metrics import FIRST_S, LONGEST_S, Reader, describe
 from experiments.desk.serve.ordered import FORMER_S, Found, Ordered
 from experiments.desk.serve.scale import KubernetesError, Limits, Scale, ScaleApi, Writer
 from experiments.desk.serve.seen import (
@@ -35,7 +36,7 @@ from experiments.desk.serve.seen import (
     seen_of,
     trial,
 )
-from experiments.desk.serve.shadow import Exporter, Shadow, log_line
+from experiments.desk.serve.shadow import Decision, Exporter, Shadow, log_line
 from llmscale_env._cli import Slip
 from llmscale_env.control.command import Command
 from llmscale_env.control.reward import draw_requests
@@ -1356,6 +1357,17 @@ def test_words_come_before_the_file(tmp_path):
     assert (asked.name, asked.cluster.every_s, asked.cluster.tp) == ("keda", 60.0, 1)
     assert asked.cluster.targets == (Target("all", 3.0, 0.2),)
     assert asked.writer is None
+
+
+def test_the_page_explains_every_metric_and_every_key_of_the_log():
+    page = Path(__file__).parents[1].joinpath("docs", "serve.md").read_text(encoding="utf-8")
+    for family in Exporter("keda").registry.collect():
+        name = family.name + ("_total" if family.type == "counter" else "")
+        assert f"`{name}" in page, name
+    for part in fields(Decision):
+        assert f"`{part.name}`" in page, part.name
+    for key in re.findall(r'^        "(\w+)":', inspect.getsource(describe), re.MULTILINE):
+        assert f"`{key}`" in page, key
 
 
 def test_a_file_may_say_whose_pods_are_read(tmp_path):
