@@ -258,6 +258,8 @@ def test_the_files_hold_the_answer(steady, tmp_path, capsys):
     assert len(rows("series.csv")) == sum(len(r.series.ready) for r in answer.ranking)
     assert (out / "page.html").stat().st_size > 1e6
     assert any("measured" in sentence for sentence in answer.rests_on)
+    assert "gpu: by rooflines of the cards" in shown
+    assert shlex.join(["llmscale", "deploy", f"answer={out / 'answer.json'}"]) in shown
     assert main([*words, "what_ifs=false"]) == 0
     assert not (out / "what_ifs.csv").exists()
 

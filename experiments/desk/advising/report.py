@@ -173,6 +173,8 @@ def what_ifs_text(answer: Answer) -> str:
             row.append(f"{percent(worst)}{mark}, {one.outcome.gpu_hours:.2f} GPU-h")
         rows.append(row)
     note = "Worst class on time, GPU-hours; ! misses its target. Settings as they were tuned."
+    if any(group == "gpu" for group, _ in changes):
+        note += "\ngpu: by rooflines of the cards, which compare with each other only."
     return f"{text_table(['what if', '', *policies], rows)}\n{note}"
 
 
