@@ -299,10 +299,10 @@ def test_a_time_says_what_it_rests_on():
         f"{band.low:.1f} to {band.high:.1f} (decode)" in roofline_model("qwen3-8b", "h100").source
     )
     assert basis(iteration_time_model("llama-2-70b", "a100", 4)).startswith("measured (decode")
-    assert basis(iteration_time_model("llama-3.1-8b", "a100")).startswith("measured kernels")
+    assert basis(iteration_time_model("llama-3.1-8b", "a100")).startswith("sum of measured kernels")
     carried = iteration_time_model("llama-3.3-70b", "a100", 4)
     assert carried.llm == "llama-3.3-70b"
-    assert basis(carried) == "interpolated from llama-3.1-70b on a100-80gb (measured kernels)"
+    assert basis(carried) == "interpolated from llama-3.1-70b on a100-80gb (sum of measured kernels)"
     other = iteration_time_model("llama-2-70b", "a100-80gb-pcie", 4)
     assert basis(other) == "interpolated from llama-2-70b on a100-80gb (measured)"
     assert carried.decode_s(8, 8000) == iteration_time_model("llama-3.1-70b", "a100", 4).decode_s(
@@ -573,7 +573,7 @@ def test_the_command_tells_times_with_their_band_and_why_something_does_not_fit(
     assert f"{ms:.3g} ({ms * band.low:.3g} to {ms * band.high:.3g})" in lines[2]
     assert "roofline, decode x" in lines[2]
     (measured,) = printed(capsys, "times", "llm=llama-2-70b", "gpu=a100", "tp=4").splitlines()[1:2]
-    assert "measured (decode 2.0 %, prefill 4.7 % off)" in measured
+    assert "measured (fit off by decode 2.0 %, prefill 4.7 %)" in measured
     assert "nine tenths" not in printed(capsys, "times", "llm=llama-2-70b", "gpu=a100", "tp=4")
     assert "https://huggingface.co/Qwen/Qwen3-8B" in printed(capsys, "sources")
 

@@ -92,7 +92,7 @@ def basis(model: IterationTimeModel) -> str:
     "interpolated" are times that were measured on other links or another LLM with the same layers. Of a
     roofline, the factors between which nine tenths of measured whole iterations are (`roofline_bands`).
     """
-    measured = "measured kernels" if model.kind == "composed" else "measured"
+    measured = "sum of measured kernels" if model.kind == "composed" else "measured"
     llm, gpu = llm_card(model.llm), gpu_card(model.gpu)
     if model.kind == "roofline":
         bands = [f"{part} x {b.low:.1f} to {b.high:.1f}" for part, b in roofline_bands().items()]
@@ -106,7 +106,7 @@ def basis(model: IterationTimeModel) -> str:
         for part in ("decode", "prefill")
         if part in model.errors
     ]
-    return f"{measured} ({', '.join(errors)} off)" if errors else measured
+    return f"{measured} (fit off by {', '.join(errors)})" if errors else measured
 
 
 def all_reduce_s_per_token(
