@@ -302,7 +302,9 @@ def test_a_time_says_what_it_rests_on():
     assert basis(iteration_time_model("llama-3.1-8b", "a100")).startswith("sum of measured kernels")
     carried = iteration_time_model("llama-3.3-70b", "a100", 4)
     assert carried.llm == "llama-3.3-70b"
-    assert basis(carried) == "interpolated from llama-3.1-70b on a100-80gb (sum of measured kernels)"
+    assert (
+        basis(carried) == "interpolated from llama-3.1-70b on a100-80gb (sum of measured kernels)"
+    )
     other = iteration_time_model("llama-2-70b", "a100-80gb-pcie", 4)
     assert basis(other) == "interpolated from llama-2-70b on a100-80gb (measured)"
     assert carried.decode_s(8, 8000) == iteration_time_model("llama-3.1-70b", "a100", 4).decode_s(
