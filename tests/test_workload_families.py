@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+import yaml
 
 from baselines.tuned_settings import settings_path
 from llmscale_env.scenarios import load_scenario
@@ -63,6 +66,17 @@ def test_a_member_is_a_copy():
     member_data("mixed-slo/test")["streams"][0]["rate_per_s"] = 0.1
     assert member_data("mixed-slo/test")["streams"][0]["rate_per_s"] == 42.0
     assert mix_data("mixed-slo/test") == member_data("mixed-slo/test")
+
+
+def test_a_workload_may_be_a_file(tmp_path: Path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(mix_data("chat")))
+    named, by_path = (load_scenario("mixed-slo-hours", workload=w) for w in ("chat", str(path)))
+    assert named.workload == by_path.workload
+    path.write_text("- 1\n")
+    for wrong, said in ((path, "must hold streams"), (tmp_path / "no.yaml", "cannot be read")):
+        with pytest.raises(ScenarioError, match=f"workload: .*{wrong.name}: {said}"):
+            load_scenario("mixed-slo-hours", workload=str(wrong))
 
 
 def test_slips_are_named():

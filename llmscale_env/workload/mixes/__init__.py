@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from llmscale_env._reading import Unreadable, read_yaml
 from llmscale_env.workload.config import WorkloadConfig
 from llmscale_env.workload.families import member_data, member_names
 from llmscale_env.workload.fetch import SOURCES
@@ -24,11 +25,20 @@ def mix_data(name: str) -> dict[str, Any]:
     """A shipped mix as plain data, for a scenario to change before it is validated.
 
     Args:
-        name: of a mix, or FAMILY/MEMBER, a workload of a family.
+        name: of a mix; FAMILY/MEMBER, a workload of a family; or the path of a YAML file (*.yaml) with the
+            same fields.
 
     Raises:
-        ValueError: if there is none of this name.
+        ValueError: if there is none of this name, or the file cannot be read.
     """
+    if isinstance(name, str) and name.endswith((".yaml", ".yml")):
+        try:
+            data: Any = read_yaml(Path(name))
+        except Unreadable as error:
+            raise ValueError(f"{name}: {error}") from None
+        if not isinstance(data, dict):
+            raise ValueError(f"{name}: must hold streams, batch_queues or jobs")
+        return data
     if isinstance(name, str) and "/" in name:
         return member_data(name)
     if name not in mix_names():
