@@ -28,7 +28,7 @@ from llmscale_env.envs.action_heads.pools import (
 )
 from llmscale_env.envs.action_heads.size_free import Residual, ScaledChanges
 from llmscale_env.envs.action_heads.virtual_queues import GroupOrder, MakeWay
-from llmscale_env.envs.observation_blocks.entries import check_names
+from llmscale_env.envs.observation_blocks.base import check_names
 from llmscale_env.scenarios.schema import Scenario
 
 HEADS = {

@@ -20,7 +20,7 @@ from llmscale_env.control.reward import PARTS, RewardParts
 from llmscale_env.control.view import ClusterView
 from llmscale_env.envs.codec import Codec
 from llmscale_env.envs.core import ServingCore, parts_dict
-from llmscale_env.envs.observation_blocks.entries import Entry
+from llmscale_env.envs.observation_blocks.base import Entry
 from llmscale_env.envs.render import FrameDrawer, History, text_frame
 from llmscale_env.envs.reset_options import ResetOptions
 from llmscale_env.envs.shaping import Shaping

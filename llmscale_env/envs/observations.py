@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.snapshot import Snapshot
-from llmscale_env.envs.observation_blocks.days import DayClock, Deferrable, Felt, Load, Pools
-from llmscale_env.envs.observation_blocks.endpoints import Endpoints, RegionalLoad, Tails, WeekClock
-from llmscale_env.envs.observation_blocks.entries import (
+from llmscale_env.envs.observation_blocks.base import (
     Block,
     Entry,
     Floats,
     check_names,
 )
+from llmscale_env.envs.observation_blocks.days import DayClock, Deferrable, Felt, Load, Pools
+from llmscale_env.envs.observation_blocks.endpoints import Endpoints, RegionalLoad, Tails, WeekClock
 from llmscale_env.envs.observation_blocks.placing import Gateway, Lengths, Request, Workers
 from llmscale_env.envs.observation_blocks.pools import (
     Arrivals,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from llmscale_env.control.reward import expected_arrivals
 from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.control.unfinished_work import seconds_per_token
-from llmscale_env.envs.observation_blocks.entries import Floats
+from llmscale_env.envs.observation_blocks.base import Floats
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import serving
 from llmscale_env.sim.observed import LOAD_BOUNDS_PS, SLACK_BOUNDS

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.envs.action_heads.orders import ActionOrders
-from llmscale_env.envs.observation_blocks.entries import present
+from llmscale_env.envs.observation_blocks.base import present
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import SOURCES
 from llmscale_env.sim.orders import AS_IS

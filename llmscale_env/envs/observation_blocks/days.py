@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from llmscale_env.control.run import load_steps
 from llmscale_env.control.snapshot import Snapshot
-from llmscale_env.envs.observation_blocks.entries import Entry, Floats, log_scale, past_means, share
+from llmscale_env.envs.observation_blocks.base import Entry, Floats, log_scale, past_means, share
 from llmscale_env.envs.observation_blocks.size_free import TOP_BATCH, binned_quantile
 from llmscale_env.envs.service import Service
 from llmscale_env.scenarios.schema import Scenario

@@ -12,7 +12,7 @@ from llmscale_env.control.endpoints import DAY_S, EndpointLayout
 from llmscale_env.control.regions import used_tokens
 from llmscale_env.control.reward import draw_requests, expected_arrivals, seed_of_each_day
 from llmscale_env.control.snapshot import Snapshot
-from llmscale_env.envs.observation_blocks.entries import Entry, Floats, log_scale, ranges, share
+from llmscale_env.envs.observation_blocks.base import Entry, Floats, log_scale, ranges, share
 from llmscale_env.scenarios.schema import Scenario
 
 READY_S = (60.0, 300.0, 900.0)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.envs.action_heads.placing import Ranks
-from llmscale_env.envs.observation_blocks.entries import Entry, Floats, log_scale, share
+from llmscale_env.envs.observation_blocks.base import Entry, Floats, log_scale, share
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import compile_cluster
 from llmscale_env.sim.linear import worker_times_s

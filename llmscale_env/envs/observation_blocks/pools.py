@@ -9,7 +9,7 @@ import numpy as np
 from llmscale_env.control.reward import expected_arrivals
 from llmscale_env.control.run import load_steps
 from llmscale_env.control.snapshot import Snapshot
-from llmscale_env.envs.observation_blocks.entries import (
+from llmscale_env.envs.observation_blocks.base import (
     Entry,
     Floats,
     log_scale,

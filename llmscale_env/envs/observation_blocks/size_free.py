@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from llmscale_env.control.run import load_steps
 from llmscale_env.control.snapshot import Snapshot
-from llmscale_env.envs.observation_blocks.entries import (
+from llmscale_env.envs.observation_blocks.base import (
     Entry,
     Floats,
     log_scale,

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmscale_env.control.snapshot import Snapshot
-from llmscale_env.envs.observation_blocks.entries import Entry, Floats, share
+from llmscale_env.envs.observation_blocks.base import Entry, Floats, share
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import compile_cluster
 from llmscale_env.sim.spec import InstanceState
