@@ -9,6 +9,7 @@
                       FOLDER, FILE.safetensors  a trained run or model; :quantile=0.8 takes that
                                               quantile of its instance counts
                       pretrained              the one that ships (pretrained:NAME of several)
+                      do-nothing, random, random-masked   players that look at nothing
                       A name of a policy is that policy; a folder of the same name is ./NAME
     episodes=20       episodes, with the seeds SEED, SEED + 1, ...; equal ones count once. Where
                       a seed draws a whole day, some are left out so that days come equally often
@@ -37,6 +38,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -156,6 +158,7 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
         Slip: an unknown name, a policy given twice, a policy or model that does not fit the
             scenario, a model or file that is missing or cannot be read.
     """
+    from agents.blind_players import BLIND
     from agents.pretrained import PretrainedError, find, is_pretrained
     from baselines import (
         POLICY_NAMES,
@@ -180,7 +183,7 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
             raise Slip(f"policies: {name!r} is given twice")
         if text and (kind in POLICY_NAMES or is_pretrained(name)) and Path(name).is_dir():
             said(f"policies: {name!r} is the policy; the folder of that name is ./{name}")
-        if kind in POLICY_NAMES:
+        if kind in POLICY_NAMES or name in BLIND:
             continue
         if name.endswith((".yaml", ".yml")):
             settings[name] = _setting(name, scenario)
@@ -197,7 +200,7 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
             except PretrainedError as error:
                 raise Slip(f"policies: {error}") from None
         elif not _is_path(plain):
-            raise Slip(f"policies: unknown policy {kind!r}{closest(kind, POLICY_NAMES)}")
+            raise Slip(f"policies: unknown policy {kind!r}{closest(kind, [*POLICY_NAMES, *BLIND])}")
         elif not Path(plain).exists():
             raise Slip(f"policies: model {plain!r}: there is no such file or folder")
         else:
@@ -210,14 +213,13 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
     for name in names:
         kind, values = settings.get(name, (name, {}))
         try:
-            policy = (
-                models[name].load(env, scenario) if name in models else make_policy(kind, **values)
+            make = (
+                partial(BLIND[name], env) if name in BLIND else partial(make_policy, kind, **values)
             )
+            policy = models[name].load(env, scenario) if name in models else make()
             policy.reset(scenario, 0)
             if name not in models:
-                policy = make_policy(
-                    kind, **values
-                )  # without an episode behind it: it can be pickled
+                policy = make()  # without an episode behind it: it can be pickled
             if name in settings:
                 stem = Path(name).stem
                 policy.name = name if stem in POLICY_NAMES else stem

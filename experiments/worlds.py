@@ -47,6 +47,8 @@ from typing import Any
 
 import numpy as np
 
+from agents import blind_players
+from agents.blind_players import ConstantAction, DoNothing, RandomActions, action_space_of
 from agents.statistics import mean_interval, paired_difference
 from baselines import make_policy, policies_for, tune
 from baselines.make import TUNED_NAMES
@@ -56,8 +58,6 @@ from baselines.tuning.episodes import Episodes, default_folder, fingerprint
 from baselines.tuning.halving import plan
 from baselines.tuning.search import TunerMissing, from_optuna, halve
 from baselines.tuning.trials import Outcome, Score, worst_class
-from experiments import blind_players
-from experiments.blind_players import ConstantAction, DoNothing, RandomActions, action_space_of
 from llmscale_env import _spread
 from llmscale_env._cli import (
     Slip,

@@ -64,6 +64,19 @@ def _flat(parameters: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
+def test_players_that_look_at_nothing_stand_beside_policies(tmp_path: Path):
+    words = "policies=do-nothing,random,random-masked,static"
+    alone = run(words, folder=tmp_path / "alone")
+    assert [row["policy"] for row in alone[::2]] == [
+        "do-nothing",
+        "random",
+        "random, masked",
+        "static",
+    ]
+    assert run(words, "workers=2", folder=tmp_path / "two") == alone
+    assert len({row["reward"] for row in alone}) > 4
+
+
 def test_it_stands_beside_others_and_in_other_processes(tuned: Path, tmp_path: Path):
     words = f"policies={tuned},static"
     alone = run(words, folder=tmp_path / "alone")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from agents.blind_players import ConstantAction, DoNothing, RandomActions, action_space_of
 from agents.pretrained import shipped
 from baselines.tuning.trials import Outcome
 from experiments import worlds
-from experiments.blind_players import ConstantAction, DoNothing, RandomActions, action_space_of
 from experiments.worlds import (
     WORLDS,
     Row,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -104,3 +106,11 @@ def action_space_of(env: str, scenario: Scenario) -> Space:
     player = ConstantAction(env)
     player.reset(scenario, 0)
     return {f"part{k}": Whole(0, int(n) - 1) for k, n in enumerate(player.choices)}
+
+
+BLIND: dict[str, Callable[[str], DoNothing | RandomActions]] = {
+    "do-nothing": lambda env: DoNothing(),
+    "random": partial(RandomActions, masked=False),
+    "random-masked": partial(RandomActions, masked=True),
+}
+"""By name, to be made for an environment."""
