@@ -69,7 +69,7 @@ COMMANDS = (
     ),
     Command(
         "agents.export",
-        ("model=pretrained:placement-maskable-ppo-seed1", "out=OUT/a.onnx"),
+        ("model=pretrained:burst-multicast-maskable-ppo-seed1", "out=OUT/a.onnx"),
         ("agents.export:write",),
         reads="model",
         writes="out",
