@@ -19,6 +19,8 @@ from llmscale_env.control.scaling import FleetSeen
 from llmscale_env.scenarios import load_scenario
 from llmscale_env.sim.spec import InstanceState
 
+pytestmark = pytest.mark.slow
+
 SEEDS = {"burst-multicast": range(300, 312)}
 """Of the episodes; elsewhere two. Where the trace is silent at the end, to stop is right in that episode."""
 

@@ -298,7 +298,7 @@ def test_a_time_says_what_it_rests_on():
     assert (
         f"{band.low:.1f} to {band.high:.1f} (decode)" in roofline_model("qwen3-8b", "h100").source
     )
-    assert basis(iteration_time_model("llama-2-70b", "a100", 4)).startswith("measured (decode")
+    assert basis(iteration_time_model("llama-2-70b", "a100", 4)).startswith("measured (fit off by")
     assert basis(iteration_time_model("llama-3.1-8b", "a100")).startswith("sum of measured kernels")
     carried = iteration_time_model("llama-3.3-70b", "a100", 4)
     assert carried.llm == "llama-3.3-70b"

@@ -24,6 +24,7 @@ LONG = {"training", "env", "week", "memory"}
     "part",
     [pytest.param(p, marks=[pytest.mark.slow] if p in LONG else []) for p in sorted(bench.PARTS)],
 )
+@pytest.mark.slow
 def test_every_part_runs_quickly_and_writes_its_columns(part, tmp_path, capsys):
     if part in bench.NEEDS and find_spec(bench.NEEDS[part]) is None:
         pytest.skip(f"{bench.NEEDS[part]} is not installed")
@@ -100,6 +101,7 @@ def test_a_ledger_counts_every_second_once_for_the_innermost_call():
 
 
 @pytest.mark.parametrize("agent", ["ppo", "maskable-ppo"])
+@pytest.mark.slow
 def test_shares_of_training_are_a_whole_and_every_part_has_some(agent):
     pytest.importorskip("sb3_contrib")
     found = bench_training.ours("it", {"agent": agent}, quick=True)

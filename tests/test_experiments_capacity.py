@@ -166,6 +166,7 @@ def of_trace(bursty, tmp_path, *words):
     return [*common, f"trace={bursty}", *words]
 
 
+@pytest.mark.slow
 def test_a_small_trace_is_simulated_as_a_whole_and_every_seed_has_the_same_answer(
     bursty, tmp_path, capsys
 ):
@@ -365,6 +366,7 @@ def test_the_recommendation_has_the_fewest_gpus_and_says_how_sure_it_is():
     assert "no configuration" in sentence(None, 0.99)
 
 
+@pytest.mark.slow
 def test_the_command_from_a_trace_to_an_answer(trace, tmp_path, capsys, monkeypatch):
     words = ["policy=jsq,machine-wide", "tp=1,2", "attainment=0.9", "windows=20"]
     words = small(tmp_path, f"trace={trace}", *words, "gpus_per_host=2", "max_gpus=8")

@@ -132,6 +132,7 @@ def test_all_chunks_look_at_all_that_is_cached_in_vidur():
 
 
 @needs_data
+@pytest.mark.slow
 def test_vidur_on_the_same_times_is_within_its_tolerance():
     from llmscale_env.cluster.readers import read_calibration_dir
 
@@ -187,6 +188,7 @@ def test_a_part_is_judged_by_its_worst_row():
 
 
 @needs_data
+@pytest.mark.slow
 def test_command_writes_what_it_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     words = [f"data={DATA}", "parts=published,kernels", f"out={tmp_path}"]
     assert command.main(words) == 0

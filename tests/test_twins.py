@@ -266,7 +266,7 @@ def test_arrivals_late_in_a_long_episode_are_seen_once() -> None:
     step_ps = round(33.3 * PS_PER_S)
     one = draw_requests(small(0.01), np.random.default_rng(0))
     n = scenario.n_steps
-    columns: dict[str, Any] = {x: np.full(n, getattr(one, x)[0]) for x in COLUMNS[1:]}
+    columns: dict[str, Any] = {x: np.full(n, getattr(one, x)[0]) for x in list(COLUMNS)[1:]}
     columns["slo_class"] = np.zeros(n, np.int64)
     times = step_ps * np.arange(n, dtype=np.int64)
     names = tuple(c.name for c in scenario.classes)

@@ -127,7 +127,7 @@ def test_a_predictor_changes_predictions_only():
             WorkloadConfig(predictor={"kind": "noisy"}).predictor,
         )
     )
-    for column in COLUMNS[:-1]:
+    for column in list(COLUMNS)[:-1]:
         assert np.array_equal(getattr(oracle, column), getattr(noisy, column))
     assert np.array_equal(oracle.predicted_output_tokens, oracle.output_tokens)
     assert not np.array_equal(noisy.predicted_output_tokens, noisy.output_tokens)
