@@ -221,11 +221,11 @@ def test_wrong_run_folders_are_one_clear_error(
     short_world: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     (tmp_path / "empty").mkdir()
-    (other,) = {each.folder for each in shipped("placement") if each.recommended}
+    (other,) = {each.folder for each in shipped("multi-model-queue") if each.recommended}
     for folder, message in (
         (tmp_path / "nowhere", "there is no such file"),
         (tmp_path / "empty", "the folder holds none of"),
-        (other, "was trained on 'placement', not on burst-multicast"),
+        (other, "was trained on 'multi-model-queue', not on burst-multicast"),
     ):
         assert main([*short_world, f"learned={folder}"]) == 2
         out, error = capsys.readouterr()
