@@ -25,6 +25,8 @@ from llmscale_env.scenarios import load_scenario
 from tests.env_kinds import DAY, MULTICAST, PLACEMENT, REGION
 from tests.test_anti_cheat_worlds import SERVING
 
+pytestmark = pytest.mark.slow
+
 SEEDS = {"placement-per-request": (300,)}
 """Of the episodes; elsewhere 300 and 301."""
 

@@ -147,6 +147,7 @@ def test_it_works_where_others_have_packages_of_our_names(taken: Path):
     assert "llama-3.1-8b" in done.stdout
 
 
+@pytest.mark.slow
 def test_its_processes_work_there_too(taken: Path):
     words = ["env=burst-multicast", "policies=static,blitzscale", "episodes=4", "workers=2"]
     done = llmscale("evaluate", *words, "scenario.horizon_s=20", "out=results", folder=taken)

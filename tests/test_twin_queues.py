@@ -81,6 +81,7 @@ def test_it_gives_the_best_of_several_orders() -> None:
     assert ours.summary["reward"] > others.summary["reward"]
 
 
+@pytest.mark.slow
 def test_threads_and_a_second_run_change_nothing() -> None:
     found = [
         run_episode(make_policy(name), SCENARIO, 3).summary["reward"]
