@@ -213,12 +213,15 @@ class Validation(BaseCallback):
         at_price = ""
         if self.config.lagrangian.is_fixed:
             at_price = f", at its price {worth(rows, self.config, self.scenario):.1f}"
-        beaten = [name for name, level in self.levels.items() if mean["reward"] > level]
+        # A residual network begins as the rule that it corrects: it is no better than that one then.
+        same = [name for name, level in self.levels.items() if abs(mean["reward"] - level) < 1e-9]
+        beaten = [n for n, level in self.levels.items() if mean["reward"] > level and n not in same]
         decimals = 1 if abs(mean["reward"]) >= 10 else 3
         return (
             f"{steps:>11,} steps  reward {mean['reward']:8.{decimals}f}"
             f"{' (best)' if is_best else '       '}  "
             f"{classes}, {mean['gpu_hours']:.2f} GPU-h{at_price}"
+            + (f"  as {', '.join(same)}" if same else "")
             + (f"  above {', '.join(beaten)}" if beaten else "")
         )
 
