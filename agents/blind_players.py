@@ -1,4 +1,4 @@
-"""Players that look at nothing, for a table's lower end: nobody, chance, and one action for ever."""
+"""Players that look at nothing, for a table's lower end: no order, random ones, one action for ever."""
 
 from __future__ import annotations
 
