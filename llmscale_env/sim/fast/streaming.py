@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from llmscale_env.sim.fast import imagined, observe, windows
 from llmscale_env.sim.fast.state.cache_records import Loose, packed, with_spans
-from llmscale_env.sim.fast.state.layout import EPISODE_FIELDS, PER_REQUEST, State, length
+from llmscale_env.sim.fast.state.layout import EPISODE_FIELDS, PER_REQUEST, State, length, used_widths
 from llmscale_env.sim.fast.state.reset import put_requests
 from llmscale_env.sim.observed import FOUND_DTYPE, RESULT_DTYPE
 from llmscale_env.sim.spec import ClusterSpec, RequestState
@@ -139,6 +139,8 @@ class Streaming(ABC):
                 left.setdefault(name, np.zeros(shape, getattr(states, name).dtype))
             else:
                 left.setdefault(name, getattr(states, name)[e].copy())
+        for name, width in used_widths(left["inst"]).items():
+            left[name] = left[name][:, :width]
         kept = packed(loose, int(mine["extent_top"]))
         return {"cluster": self.spec.digest, **left, **kept._asdict()}
 

@@ -8,7 +8,7 @@ a matter of copying memory.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -167,6 +167,11 @@ def length(spec: ClusterSpec, name: str, requests: int) -> int:
     if name == "blocks" and not room_for_an_event(spec):
         return 1
     return requests
+
+
+def used_widths(inst: NDArray[Any]) -> dict[str, int]:
+    """How much of the rows of arrays with room for the largest batch is in use, at most."""
+    return {"heap": int(inst["n_dec"].max(initial=0)), "stack": int(inst["stack_n"].max(initial=0))}
 
 
 def list_rows(spec: ClusterSpec) -> tuple[dict[str, int], int]:
