@@ -57,10 +57,12 @@ def test_returns_end_with_their_episode():
         observations=nothing.astype(np.float32),
         actions=nothing.astype(int),
         masks=nothing.astype(bool),
+        asked=np.ones(5, bool),
         rewards=np.array([1.0, 2.0, 4.0, 10.0, 20.0]) + 0.5,
         priced=np.array([1.0, 2.0, 4.0, 10.0, 20.0]),
         lengths=(3, 2),
         own_return=0.0,
+        as_actions=0.0,
         exact_choices=1.0,
         exact_commands=1.0,
         left_out={},
@@ -229,6 +231,49 @@ def test_where_a_copy_leads_the_teacher_says_what_it_would_do(agent: str):
     assert both.lengths == (12, 12, 12, 12)
     assert both.mean_return == pytest.approx((first.mean_return + led.mean_return) / 2)
     assert both.own_return == first.own_return
+
+
+def test_a_teacher_that_can_see_is_asked_now_and_then():
+    class Watching(Sawtooth):
+        """Counts what it is shown."""
+
+        def __init__(self) -> None:
+            self.told: list[tuple[str, int]] = []
+
+        def act(self, view: Any) -> Command:
+            self.told.append(("act", view.step))
+            return super().act(view)
+
+        def see(self, view: Any) -> None:
+            self.told.append(("see", view.step))
+
+    words = ("action=instance_counts,batch_limits", "warm_start.episodes=2", "warm_start.every=5")
+    config = copying(*words)
+    scenario = make_scenario(config)
+    teacher, often = Watching(), config.model_copy(update={"warm_start": WarmStartConfig()})
+    first = watch(config, [(scenario, teacher)])
+    assert {what for what, _ in teacher.told} == {"act"}  # it leads itself
+    model = network_of(config)
+    leader = LearnedPolicy(model=model, config=config)
+    teacher.told.clear()
+    led = watch(config, [(scenario, teacher)], leader=leader, round_=1)
+    in_turn = [("see" if k % 5 else "act", k) for k in range(12)]
+    assert teacher.told == in_turn * 2
+    # What is written down are the decisions at which it was asked, of the same episodes.
+    every = often.warm_start.model_copy(update={"episodes": 2})
+    often = often.model_copy(update={"warm_start": every})
+    full = watch(often, [(scenario, Watching())], leader=leader, round_=1)
+    asked = np.tile(np.arange(12) % 5 == 0, 2)
+    assert led.asked.tolist() == asked.tolist()
+    assert led.rewards.tolist() == full.rewards.tolist()
+    for name in ("observations", "actions", "masks"):
+        assert np.array_equal(getattr(led, name), getattr(full, name)[asked])
+    # All rewards count in the returns of those that are learnt.
+    both = first.followed_by(led)
+    found = clone(model, both, WarmStartConfig(policy="x", epochs=2, batch_size=16), 0.02, 0)
+    assert both.asked.sum() == len(both.actions) == 24 + 6
+    assert both.returns(0.99, 1.0).shape == (48,)
+    assert np.isfinite(found["value_loss"])
 
 
 def test_a_run_learns_from_all_rounds(tmp_path: Path):

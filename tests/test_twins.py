@@ -468,6 +468,36 @@ def test_a_planner_goes_by_what_it_sees_unless_metrics_are_late(delay_s: int, mi
     assert (ordered[0], ordered[-1]) == (6, mixed)
 
 
+def test_a_planner_that_was_shown_all_may_be_asked_once() -> None:
+    class Led:
+        """Twelve decisions of a fixed fleet, at the last of which planners say what they would order."""
+
+        name = "led"
+
+        def reset(self, scenario: Scenario, seed: int) -> None:
+            self.planners = [make_policy(QUICK) for _ in range(3)]
+            self.said: list[Command] = []
+            for planner in self.planners:
+                planner.reset(scenario, seed)
+
+        def act(self, view: Any) -> Command:
+            asked, shown, new = self.planners
+            said = asked.act(view)
+            if view.step < 11:
+                shown.see(view)
+            elif view.step == 11:
+                self.said = [said, shown.act(view), new.act(view)]
+            return Command(targets={"mixed": 1})
+
+    led = Led()
+    run_episode(led, small(3.0, 480), 1)
+    counts = [command.targets["mixed"] for command in led.said]
+    assert counts[0] > 1
+    assert abs(counts[1] - counts[0]) <= 1
+    costs = [float(command.reason.split()[-1]) for command in led.said]
+    assert costs[1] == pytest.approx(costs[0], rel=0.5)
+
+
 def test_a_planner_scales_with_its_load() -> None:
     """Four times the load: more instances, and nearly everybody on time."""
     held, on_time = [], []

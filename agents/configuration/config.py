@@ -185,6 +185,11 @@ class TrainConfig(Frozen):
             raise ValueError(
                 f"quantile = {self.quantile}: is for networks without memory, not for recurrent-ppo"
             )
+        if self.warm_start.every > 1 and self.agent == "recurrent-ppo":
+            raise ValueError(
+                f"warm_start.every = {self.warm_start.every}: must be 1 for recurrent-ppo, which learns from "
+                "whole episodes"
+            )
         if self.group_baseline and self.same_arrivals < 2:
             raise ValueError("group_baseline = True: needs same_arrivals of at least 2")
         kl = self.warm_start.kl

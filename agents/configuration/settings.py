@@ -95,6 +95,8 @@ class WarmStartConfig(Frozen):
         episodes: that it plays to be watched in each round, of the scenarios that are trained on.
         rounds: in those after the first the copy plays, and learns what the policy would order where it
             comes (`agents.learning.cloning`).
+        every: in those it is asked at every so manieth decision only, if it has `see`, as planners do
+            (`llmscale_env.control.policy`); so more episodes are led in the same time.
         epochs, batch_size, learning_rate: of the supervised training.
         entropy: coefficient of the policy's entropy in it, which keeps the copy trying other things: the
             policy's choice becomes about exp(1 / entropy) times as likely as any other one (150 times at
@@ -111,6 +113,7 @@ class WarmStartConfig(Frozen):
     policy: str | None = None
     episodes: Annotated[int, Field(ge=1, le=100_000)] = 16
     rounds: Annotated[int, Field(ge=1, le=100)] = 1
+    every: Annotated[int, Field(ge=1, le=1000)] = 1
     epochs: Annotated[int, Field(ge=1, le=10_000)] = 30
     batch_size: Annotated[int, Field(ge=2, le=10_000_000)] = 256
     learning_rate: Positive = 1e-3

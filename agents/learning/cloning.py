@@ -37,6 +37,8 @@ from llmscale_env.scenarios import Scenario
 if TYPE_CHECKING:
     from agents.learned import LearnedPolicy
 
+COMPARED = 4
+"""Episodes that the policy plays a second time, with its own commands, to see what the actions lose."""
 _SEEDS_OF_COPYING = 1
 """Tells the seeds of watched episodes from those of training (`TrainConfig.drawn_seeds`)."""
 
@@ -46,14 +48,16 @@ class Demonstrations:
     """Decisions of whole episodes, one after the other.
 
     Attributes:
-        observations: (N, k).
-        actions: (N, parts).
-        masks: (N, sum of choices) possible choices.
+        observations: (M, k) of the decisions at which the policy was asked.
+        actions: (M, parts).
+        masks: (M, sum of choices) possible choices.
+        asked: (N,) at which it was.
         rewards: (N,) unscaled, the scenario's.
         priced: (N,) unscaled, with what training charges for misses (`agents.learning.lagrangian`).
         lengths: decisions of each episode.
-        own_return: mean reward of an episode when the policy plays the same ones with its own commands; NaN
-            where another one has led.
+        own_return: mean reward of the first few episodes (`COMPARED`) when the policy plays them with its
+            own commands; NaN where another one has led.
+        as_actions: of the same, as they were played.
         exact_choices, exact_commands: shares of them that the action space can express exactly.
         left_out: per field of the commands that no part of an action means, in how many decisions.
         untranslated: parts of the action that were left as they are.
@@ -64,10 +68,12 @@ class Demonstrations:
     observations: NDArray[np.float32]
     actions: NDArray[np.int64]
     masks: NDArray[np.bool_]
+    asked: NDArray[np.bool_]
     rewards: NDArray[np.float64]
     priced: NDArray[np.float64]
     lengths: tuple[int, ...]
     own_return: float
+    as_actions: float
     exact_choices: float
     exact_commands: float
     left_out: dict[str, int]
@@ -82,7 +88,7 @@ class Demonstrations:
 
     def followed_by(self, more: Demonstrations) -> Demonstrations:
         """These decisions and then those; what is said of all is said of these."""
-        names = ("observations", "actions", "masks", "rewards", "priced")
+        names = ("observations", "actions", "masks", "asked", "rewards", "priced")
         both: dict[str, Any] = {
             name: np.concatenate([getattr(self, name), getattr(more, name)]) for name in names
         }
@@ -109,13 +115,20 @@ class Recorder:
         codec: of the environment.
         scenario: of the episodes.
         leader: whose actions are carried out in place of those that are written down; None: those.
+        every: at so many decisions each a policy with `see` is asked, where another one leads.
 
     Attributes:
+        asked: by decision, whether it was.
         is_exact: whether the actions of this episode did all that was ordered, and no more.
     """
 
     def __init__(
-        self, policy: Policy, codec: Any, scenario: Scenario, leader: LearnedPolicy | None = None
+        self,
+        policy: Policy,
+        codec: Any,
+        scenario: Scenario,
+        leader: LearnedPolicy | None = None,
+        every: int = 1,
     ) -> None:
         self.name = policy.name
         self._policy, self.codec, self._leader = policy, codec, leader
@@ -123,6 +136,8 @@ class Recorder:
         self.observations: list[NDArray[np.float32]] = []
         self.masks: list[NDArray[np.bool_]] = []
         self.translated: list[Translated] = []
+        self.asked: list[bool] = []
+        self._every = every if leader is not None and hasattr(policy, "see") else 1
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """A new episode."""
@@ -136,6 +151,10 @@ class Recorder:
     def act(self, view: ClusterView) -> Command:
         """What the nearest action means, or the leader's."""
         observation, mask = self.codec.encode(view), self.codec.mask(view)
+        self.asked.append(view.step % self._every == 0)
+        if not self.asked[-1]:
+            self._policy.see(view)  # type: ignore[attr-defined]
+            return self._led(observation, mask, view)
         self.observations.append(observation)
         self.masks.append(mask)
         command = self._policy.act(view)
@@ -144,6 +163,12 @@ class Recorder:
         self.is_exact &= bool(found.exact.all()) and not found.left_out and not command.drain
         if self._leader is None:
             return self.codec.decode(found.action, view)
+        return self._led(observation, mask, view)
+
+    def _led(
+        self, observation: NDArray[np.float32], mask: NDArray[np.bool_], view: ClusterView
+    ) -> Command:
+        assert self._leader is not None
         more = {"action_masks": mask} if takes_masks(self._leader.model) else {}
         return self.codec.decode(self._leader.choose(observation, **more), view)
 
@@ -168,14 +193,15 @@ def watch(
         TranslationError: the action space has nothing that commands can be translated to.
     """
     recorders = [
-        Recorder(policy, codec_of(config, scenario), scenario, leader) for scenario, policy in plays
+        Recorder(policy, codec_of(config, scenario), scenario, leader, config.warm_start.every)
+        for scenario, policy in plays
     ]
     simulations = [simulation] if simulation is not None else []
     simulations += [simulation_of(config, scenario) for scenario, _ in plays[len(simulations) :]]
     rewards: list[float] = []
     priced: list[float] = []
     lengths = []
-    own = []
+    own: list[tuple[float, float]] = []
     # Distinct ones: `same_arrivals` is for comparing, here it would only be less to see.
     alone = config.model_copy(update={"same_arrivals": 1})
     n = config.warm_start.episodes
@@ -192,22 +218,28 @@ def watch(
             rewards += played
             priced += list(priced_rewards(result, scenario, config.lagrangian))
             lengths.append(len(played))
-            if leader is None and not recorder.is_exact:
-                result = run_episode(
+            if leader is not None or len(own) == COMPARED:
+                continue
+            mine_too = result
+            if not recorder.is_exact:
+                mine_too = run_episode(
                     policy, scenario, seed, simulation=ready, forecaster=config.forecaster
                 )
-            own.append(result.summary["reward"])
+            own.append((mine_too.summary["reward"], result.summary["reward"]))
     translated = [found for recorder in recorders for found in recorder.translated]
     choices, commands = share_exact(translated)
     left_out = Counter(name for found in translated for name in found.left_out)
+    own_return, as_actions = np.mean(own, axis=0).tolist() if own else (math.nan, math.nan)
     return Demonstrations(
         observations=np.array([o for r in recorders for o in r.observations], np.float32),
         actions=np.array([found.action for found in translated]),
         masks=np.array([m for r in recorders for m in r.masks]),
+        asked=np.array([asked for r in recorders for asked in r.asked]),
         rewards=np.array(rewards),
         priced=np.array(priced),
         lengths=tuple(lengths),
-        own_return=float(np.mean(own)) if leader is None else math.nan,
+        own_return=own_return,
+        as_actions=as_actions,
         exact_choices=choices,
         exact_commands=commands,
         left_out=dict(left_out),
@@ -258,7 +290,7 @@ def clone(
     """
     import torch
 
-    returns = torch.as_tensor(seen.returns(model.gamma, reward_scale))
+    returns = torch.as_tensor(seen.returns(model.gamma, reward_scale)[seen.asked])
     widths = _widths(seen, settings)
     if begins:
         _start_from_frequencies(model, seen, settings.entropy, widths, float(returns.mean()))

@@ -236,7 +236,8 @@ def warm_start(
             "episodes": len(seen.lengths),
             "decisions": len(seen.actions),
             "mean_return": seen.own_return,
-            "mean_return_as_actions": rewards[0],
+            "mean_return_as_actions": seen.as_actions,
+            "mean_return_of_all": rewards[0],
             "mean_returns_of_copies": rewards[1:],
             "exact_choices": seen.exact_choices,
             "exact_commands": seen.exact_commands,
@@ -251,7 +252,7 @@ def warm_start(
     said(
         f"warm start from {name}: {len(seen.actions):,} decisions, {100 * seen.exact_choices:.1f} % of "
         f"the choices exact, left out: {left_out}; reward {seen.own_return:.1f}, as actions "
-        f"{rewards[0]:.1f}{led}; the copy agrees on {100 * fitted['agreement']:.1f} %"
+        f"{seen.as_actions:.1f}{led}; the copy agrees on {100 * fitted['agreement']:.1f} %"
     )
 
 

@@ -164,9 +164,20 @@ class TwinPolicy(NamedPolicy):
 
     def act(self, view: ClusterView) -> Command:
         """The order that costs least in the drawn futures."""
+        self._look(view)
+        reason = self._choose(view) if self._drawer.knows else "nothing has come"
+        return self._say(view, reason)
+
+    def see(self, view: ClusterView) -> None:
+        """Look at a decision at which nothing is asked."""
+        self._look(view)
+        self._say(view)
+
+    def _look(self, view: ClusterView) -> None:
         self._drawer.see(view)
         self._follow(view)
-        reason = self._choose(view) if self._drawer.knows else "nothing has come"
+
+    def _say(self, view: ClusterView, reason: str = "") -> Command:
         command = self._command(view.scenario, (self._target, self._limit), reason)
         self._player.said(command)
         return command
