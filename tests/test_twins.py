@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from baselines import PolicyError, make_policy
-from baselines.twin.futures import BIN_S, WORST, FutureDrawer
+from baselines.twin.futures import BIN_S, WORST, FutureDrawer, analog_paths, seconds_within
 from baselines.twin.policy import STRATA
 from llmscale_env.control.command import Command
 from llmscale_env.control.metric_delay import DelayedCluster
@@ -415,6 +415,49 @@ def test_futures_cover_what_happens_at_their_rate() -> None:
     assert np.mean(above) <= 0.15
 
 
+def test_requests_come_within_bins_as_they_came() -> None:
+    """Nine in a bin, all at its second 2: others are half a second away at most, in the bin or not."""
+    rng = np.random.default_rng(0)
+    seen = np.column_stack([np.repeat(np.arange(30.0), 9), np.full(270, 2.0)])
+    counts = np.array([5, 0, 200])
+    found = seconds_within(seen, 30, counts, rng)
+    assert found.shape == (205,)
+    assert found.min() >= 1.5
+    assert found.max() <= 2.5
+    # Full bins are like full ones: these had their requests at second 8.
+    full = np.column_stack([np.repeat(np.arange(30.0, 60.0), 99), np.full(2970, 8.0)])
+    both = seconds_within(np.concatenate([seen, full]), 60, np.array([10, 100]), rng)
+    assert both[:10].max() < 3
+    assert both[10:].min() > 7.9
+    # What came in a bin that has not ended says nothing.
+    anywhere = seconds_within(seen[:9], 0, np.array([1000]), rng)
+    assert anywhere.min() < 1
+    assert 9 < anywhere.max() < BIN_S
+
+
+def test_bins_of_a_short_history_are_drawn_one_by_one() -> None:
+    counts = np.array([[3.0, 0.0, 50.0, 7.0], [6.0, 0.0, 100.0, 14.0]])
+    paths = analog_paths(counts, 12, 500, np.random.default_rng(0))
+    assert paths.shape == (2, 500, 12)
+    assert np.array_equal(paths[1], 2 * paths[0])  # both kinds at the same times
+    assert sorted(set(paths[0].ravel().tolist())) == [0, 3, 7, 50]
+    assert paths[0].mean() == pytest.approx(15, rel=0.1)
+
+
+def test_kinds_that_come_together_do_so_in_futures() -> None:
+    """A burst of one in ten bins, of both kinds or of one after the other."""
+    rng = np.random.default_rng(0)
+    bursts = np.where(rng.random(400) < 0.1, 90.0, 10.0)
+    worst_together, worst_apart = (
+        np.quantile(
+            analog_paths(np.stack([bursts, other]), 12, 400, rng, spread=0).sum(axis=0).max(axis=1),
+            0.5,
+        )
+        for other in (bursts, np.roll(bursts, 1))
+    )
+    assert worst_together > 1.3 * worst_apart
+
+
 # ---- the planner ----
 
 QUICK = "twin:horizon_s=60"
@@ -507,6 +550,21 @@ def test_a_planner_scales_with_its_load() -> None:
         on_time.append(result.summary["interactive/slo_attainment"])
     assert held[1] > 1.3 * held[0]
     assert min(on_time) > 0.9
+
+
+def test_a_planner_finds_a_batch_limit_that_binds() -> None:
+    """Long prompts stall who decodes: few at a time keep their gaps below the target."""
+    code = {"name": "code", "llm": "llama-3.1-8b", "slo_class": "interactive"}
+    arrivals = {"kind": "gamma", "cv": 5}
+    stream = {**code, "arrivals": arrivals, "lengths": "azure-code", "rate_per_s": 12.0}
+    scenario = load_scenario("mixed-slo-hours", horizon_s=600, workload={"streams": [stream]})
+    on_time = []
+    for binding in ("none", "false"):
+        result = run_episode(make_policy(f"{QUICK},binding={binding}"), scenario, 0)
+        limits = [d["batch_limits"]["mixed"] for d in result.decisions]
+        assert (min(limits) < 32) == (binding == "none")
+        on_time.append(result.summary["interactive/itl_attainment"])
+    assert on_time[0] > on_time[1] + 0.02
 
 
 @pytest.mark.slow

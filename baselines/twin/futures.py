@@ -10,6 +10,11 @@ alike where the rates of the last 30 s and 3 minutes stand alike to that of the 
 The counts that followed are taken, times the ratio of the two rates of a quarter of an hour and a drawn
 factor. A job of thousands at one instant cannot be expected, and is left out.
 
+Without a day before there are few such times. Short and long prompts then have the same ones, and within a
+bin requests come as they came in one of the last half hour that had about so many. In the first quarter of an
+hour the rates of what there has been are compared, and before that bins are drawn one by one. With a day
+before, both were tried on training windows, and gained nothing.
+
 *Strata.* Many futures are drawn as counts. The worst half minute of each says how bad it is, and in this
 order they are cut into strata, thin ones at the bad end, of which one is played each. So a mean over few
 weighted futures sees the bursts that one in twenty has.
@@ -18,6 +23,7 @@ weighted futures sees the bursts that one in twenty has.
 from __future__ import annotations
 
 import math
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +46,10 @@ ENOUGH = 500
 """Requests that must have finished before their lengths are drawn from."""
 KEPT = 6000
 """Finished requests of a class whose lengths are kept."""
+RECENT = 180
+"""Bins from which it is known when within them requests came."""
+NEAR = 16
+"""Of these as many as are nearest in their number of requests stand for one."""
 PROMPT_GROUPS = 8
 """Groups of prompt lengths within which outputs are alike."""
 
@@ -98,6 +108,9 @@ class FutureDrawer:
         self._weighs = [not each or all(self._deferrable) for each in self._deferrable]
         self._cost = full_batch_cost_gpu_s(scenario).reshape(2, -1)
         self._past: NDArray[np.float64] | None = None
+        self._past_bins = 0
+        # Bins, and seconds within them.
+        self._recent: list[NDArray[np.float64]] = [np.zeros((0, 2))] * self._cells
 
     # ---- what is seen ----
 
@@ -116,6 +129,11 @@ class FutureDrawer:
         bins = self._past_bins + (came.arrival_s / BIN_S).astype(np.int64)
         for k, each in enumerate((np.ones(len(came)), came.input_tokens)):
             np.add.at(self._past[k], (cells, bins), each)
+        for c, recent in enumerate(self._recent if not self.knows_a_day else ()):
+            mine = cells == c
+            within = came.arrival_s[mine] - (bins[mine] - self._past_bins) * BIN_S
+            known = np.concatenate([recent, np.column_stack([bins[mine], within])])
+            self._recent[c] = known[np.searchsorted(known[:, 0], self._now - RECENT) :]
         np.add.at(self._predicted, cells, 1.0)
         np.add.at(self._predicted_tokens, cells, came.predicted_output_tokens)
         done = view.finished
@@ -148,18 +166,27 @@ class FutureDrawer:
         """Whether anything has arrived in the bins that have ended."""
         return self._past is not None and bool(self._past[0, :, : self._now].any())
 
+    @property
+    def knows_a_day(self) -> bool:
+        """Whether anything is known of the time before the episode."""
+        return self._past_bins > 0
+
     # ---- what may come ----
 
     def draw(self, view: ClusterView, until_s: float) -> list[Future]:
         """A future for each stratum."""
         n_bins = max(1, math.ceil((until_s - view.time_s) / BIN_S - 1e-9))
         kinds = self._kinds()
-        paths = [
-            analog_paths(
-                kind.counts, n_bins, self._candidates, self._rng, self._analogs, self._spread
+        paths: list[NDArray[np.float64]] = []
+        alone = [[kind] for kind in kinds]
+        together = [list(same) for _, same in groupby(kinds, key=lambda kind: kind.cell)]
+        for some in alone if self.knows_a_day else together:
+            counts = np.stack([kind.counts for kind in some])
+            paths.extend(
+                analog_paths(
+                    counts, n_bins, self._candidates, self._rng, self._analogs, self._spread
+                )
             )
-            for kind in kinds
-        ]
         order = np.argsort(self._worst(kinds, paths), kind="stable")
         ends = np.cumsum(self.strata) * len(order)
         here = unfinished(view)
@@ -225,7 +252,10 @@ class FutureDrawer:
         for kind, expected in zip(kinds, counts, strict=True):
             drawn = np.floor(expected + rng.random(len(expected))).astype(np.int64)
             n = int(drawn.sum())
-            times = BIN_S * (np.repeat(np.arange(len(drawn)), drawn) + rng.random(n))
+            within = BIN_S * rng.random(n)
+            if not self.knows_a_day:
+                within = seconds_within(self._recent[kind.cell], self._now, drawn, rng)
+            times = BIN_S * np.repeat(np.arange(len(drawn)), drawn) + within
             if len(kind.lengths):
                 lengths = kind.lengths[rng.integers(len(kind.lengths), size=n)]
             else:
@@ -292,36 +322,71 @@ def analog_paths(
     """What may follow: what has followed at times that looked like now.
 
     Args:
-        counts: (k,) arrivals by bin until now.
+        counts: (K, k) arrivals by bin until now, of kinds that come together.
         n_bins: of what follows.
         candidates: how many may follow.
         rng: draws them.
         analogs, spread: see `FutureDrawer`.
 
     Returns:
-        (candidates, n_bins) counts.
+        (K, candidates, n_bins) counts; those of all kinds are of the same times.
     """
-    n, k = counts, len(counts)
-    times = np.arange(LOOKS[-1], k - n_bins + 1)
-    if len(times) == 0:
-        return np.full((candidates, n_bins), n.mean())
-    cumulated, usual = np.concatenate([[0.0], np.cumsum(n)]), n.mean()
+    n, (kinds, k) = counts, counts.shape
+    # What there is of history is cut in four: what is compared, and three quarters to find it in.
+    longest = min(LOOKS[-1], max(k - n_bins, 0) // 4)
+    if longest < LOOKS[0]:
+        return n[:, rng.integers(k, size=(candidates, n_bins))]
+    widths = [min(w, longest) for w in LOOKS]
+    times = np.arange(longest, k - n_bins + 1)
+    cumulated = np.concatenate([np.zeros((kinds, 1)), np.cumsum(n, axis=1)], axis=1)
+    usual = n.mean(axis=1, keepdims=True)
 
     def looks(at: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(looks, n) logs of rates; small counts do not stand for extreme ratios."""
-        rates = [(cumulated[at] - cumulated[at - w]) / w + 0.5 / w for w in LOOKS]
+        """(looks, K, n) logs of rates; small counts do not stand for extreme ratios."""
+        rates = [(cumulated[:, at] - cumulated[:, at - w]) / w + 0.5 / w for w in widths]
         return np.log(np.stack(rates) + 0.05 * usual)
 
     then, now = looks(times), looks(np.array([k]))
     shape = then[:-1] - then[-1]
-    away = (shape - (now[:-1] - now[-1])) / (shape.std(axis=1, keepdims=True) + 0.05)
+    away = (shape - (now[:-1] - now[-1])) / (shape.std(axis=2, keepdims=True) + 0.05)
     most = min(analogs, len(times))
-    alike = np.argpartition((away**2).sum(axis=0), most - 1)[:most]
+    alike = np.argpartition((away**2).sum(axis=(0, 1)), most - 1)[:most]
     chosen = rng.choice(alike, candidates)
-    level = np.clip(now[-1] - then[-1, chosen], -_MOST_LOG, _MOST_LOG)
-    level = level + spread * rng.standard_normal(candidates)
-    followed: NDArray[np.float64] = n[times[chosen][:, None] + np.arange(n_bins)]
-    return followed * np.exp(level)[:, None]
+    level = np.clip(now[-1] - then[-1][:, chosen], -_MOST_LOG, _MOST_LOG)
+    level = level + spread * rng.standard_normal(level.shape)
+    followed: NDArray[np.float64] = n[:, times[chosen][:, None] + np.arange(n_bins)]
+    return followed * np.exp(level)[..., None]
+
+
+def seconds_within(
+    recent: NDArray[np.float64], now: int, counts: NDArray[np.int64], rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """When within their bins requests come: as in a bin that had about so many.
+
+    Args:
+        recent: (m, 2) bins of requests that have come, ascending, and seconds within them.
+        now: bin that has not ended.
+        counts: (n_bins,) requests that come.
+        rng: draws them.
+
+    Returns:
+        (sum of counts,) seconds from the beginnings of their bins, bin by bin.
+    """
+    ended = recent[: np.searchsorted(recent[:, 0], now)]
+    if len(ended) == 0:
+        return BIN_S * rng.random(int(counts.sum()))
+    ends = np.searchsorted(ended[:, 0], np.arange(ended[0, 0], now + 1))
+    there = np.diff(ends)
+    first, there = ends[:-1][there > 0], there[there > 0]
+    order = np.argsort(there, kind="stable")
+    low = np.searchsorted(there[order], counts) - NEAR // 2
+    low = np.clip(low, 0, max(0, len(order) - NEAR))
+    chosen = order[low + rng.integers(min(NEAR, len(order)), size=len(counts))]
+    like = np.repeat(chosen, counts)
+    rows = first[like] + np.floor(rng.random(len(like)) * there[like]).astype(np.int64)
+    # Neighbours of one that came are likely, not the same instant.
+    moved = ended[rows, 1] + BIN_S * (rng.random(len(like)) - 0.5) / (1 + there[like])
+    return np.clip(moved, 0, BIN_S * (1 - 1e-9))
 
 
 def worst_sums(work: NDArray[np.float64]) -> NDArray[np.float64]:

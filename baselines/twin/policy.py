@@ -1,9 +1,9 @@
 """A planner: every order is tried on twins of the cluster before it is given (ours).
 
 At each decision a few orders near the last one are played in a few drawn futures (`futures`): an instance
-or two more or fewer of the pool that serves all classes, and another batch limit. Every order meets the
-same futures. The one that costs least in their weighted mean is given, where it beats the last one by
-enough.
+or two more or fewer of the pool that serves all classes, and another batch limit. Without a day before, these
+are also limits below what runs, which bind at once. Every order meets the same futures. The one that costs
+least in their weighted mean is given, where it beats the last one by enough.
 
 Costs are those of the scenario's reward until the end of the look-ahead, with a price of the planner's
 own for late requests. What is left in shared queues then costs its GPU time in full batches. Those of its
@@ -49,6 +49,7 @@ STRATA = (0.2, 0.2, 0.2, 0.15, 0.11, 0.07, 0.045, 0.025)
 """Shares of futures of which one is played each, from the mildest to the worst."""
 LIMITS = tuple(sorted({2**k for k in range(14)} | {3 * 2**k for k in range(12)}))
 """Batch limits that are tried."""
+LEAST_BINDING = 4
 
 
 class TwinParameters(Parameters):
@@ -65,6 +66,9 @@ class TwinParameters(Parameters):
         inertia: a change must gain so many instances for one control interval, for each instance that it
             starts or stops; a change of limits as for one.
         least_limit: lowest batch limit; the next ones of `LIMITS` above and below the last are tried.
+        binding: whether limits down to `LEAST_BINDING` are tried, among them the next one below what runs on
+            an instance, half of it, and twice the last; None: where no day before is known. On training
+            windows of mixed-slo-hours, which have one, they gain nothing.
         spread: see `FutureDrawer`.
         threads: threads that play the twins; what is found is the same with any number.
         load_source: from where instances load their weights; None: as the scenario says.
@@ -78,6 +82,7 @@ class TwinParameters(Parameters):
     pace: Positive = 0.7
     inertia: NonNegative = 1.0
     least_limit: PositiveCount = 64
+    binding: bool | None = None
     spread: Annotated[float, Field(ge=0, le=1)] = 0.1
     threads: Annotated[int, Field(ge=1, le=256)] = 1
     load_source: LoadSource | None = "multicast"
@@ -228,8 +233,19 @@ class TwinPolicy(NamedPolicy):
         n, limit = max(self._target, 1), self._limit
         counts = [min(max(n + k, 1), self._most) for k in (0, 1, -1, 2, -2)]
         allowed = {*LIMITS, pool.max_batch}
-        tried = sorted(x for x in allowed if p.least_limit <= x <= pool.max_batch)
-        limits = [*[x for x in tried if x > limit][:1], *[x for x in tried if x < limit][-1:]]
+        binds = not self._drawer.knows_a_day if p.binding is None else p.binding
+        least = min(p.least_limit, LEAST_BINDING) if binds else p.least_limit
+        tried = sorted(x for x in allowed if least <= x <= pool.max_batch)
+
+        def next_below(most: float) -> list[int]:
+            return [x for x in tried if x < most][-1:]
+
+        limits = [x for x in tried if x > limit][:1] + next_below(limit)
+        if binds:
+            there = view.pools[self._pool]
+            runs = min(limit, math.ceil(int(there["running"]) / max(1, int(there["active"]))))
+            limits += next_below(runs) + next_below(runs / 2 + 0.5)
+            limits += [x for x in tried if x >= 2 * limit][:1]
         return list(dict.fromkeys([*((k, limit) for k in counts), *((n, x) for x in limits)]))
 
     def _command(self, scenario: Scenario, option: tuple[int, int], reason: str = "") -> Command:

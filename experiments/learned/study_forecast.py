@@ -213,7 +213,7 @@ def analogs(
     found = []
     for now in at.tolist():
         paths = [
-            cost * analog_paths(series[:now], AHEAD, 256, rng)
+            cost * analog_paths(series[None, :now], AHEAD, 256, rng)[0]
             for series, cost in zip(stretch.counts, costs, strict=True)
         ]
         found.append(np.quantile(worst_sums(np.sum(paths, axis=0) / BIN_S) / 3, QUANTILES))

@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 
 from llmscale_env.sim.fast import imagined, observe, windows
 from llmscale_env.sim.fast.state.cache_records import Loose, packed, with_spans
-from llmscale_env.sim.fast.state.layout import EPISODE_FIELDS, PER_REQUEST, State, length, used_widths
+from llmscale_env.sim.fast.state.layout import (
+    EPISODE_FIELDS,
+    PER_REQUEST,
+    State,
+    length,
+    used_widths,
+)
 from llmscale_env.sim.fast.state.reset import put_requests
 from llmscale_env.sim.observed import FOUND_DTYPE, RESULT_DTYPE
 from llmscale_env.sim.spec import ClusterSpec, RequestState
