@@ -95,7 +95,7 @@ class WarmStartConfig(Frozen):
         episodes: that it plays to be watched in each round, of the scenarios that are trained on.
         rounds: in those after the first the copy plays, and learns what the policy would order where it
             comes (`agents.learning.cloning`).
-        every: in those it is asked at every so manieth decision only, if it has `see`, as planners do
+        every: in those it is asked at every so manieth decision only, if it has `see`, as `twin` does
             (`llmscale_env.control.policy`); so more episodes are led in the same time.
         epochs, batch_size, learning_rate: of the supervised training.
         entropy: coefficient of the policy's entropy in it, which keeps the copy trying other things: the

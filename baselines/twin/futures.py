@@ -11,9 +11,9 @@ The counts that followed are taken, times the ratio of the two rates of a quarte
 factor. A job of thousands at one instant cannot be expected, and is left out.
 
 Without a day before there are few such times. Short and long prompts then have the same ones, and within a
-bin requests come as they came in one of the last half hour that had about so many. In the first quarter of an
-hour the rates of what there has been are compared, and before that bins are drawn one by one. With a day
-before, both were tried on training windows, and gained nothing.
+bin requests come as they came in one of the last half hour that had about so many. In the first hour rates
+are compared over up to a quarter of what there has been, and in the first minutes bins are drawn one by one.
+With a day before, both were tried on training windows, and gained nothing.
 
 *Strata.* Many futures are drawn as counts. The worst half minute of each says how bad it is, and in this
 order they are cut into strata, thin ones at the bad end, of which one is played each. So a mean over few
@@ -49,7 +49,7 @@ KEPT = 6000
 RECENT = 180
 """Bins from which it is known when within them requests came."""
 NEAR = 16
-"""Of these as many as are nearest in their number of requests stand for one."""
+"""In order of their numbers of requests, so many of these around a number stand for it."""
 PROMPT_GROUPS = 8
 """Groups of prompt lengths within which outputs are alike."""
 

@@ -65,7 +65,8 @@ class TwinParameters(Parameters):
         pace: share of the time to its deadline in which work in shared queues is to be done.
         inertia: a change must gain so many instances for one control interval, for each instance that it
             starts or stops; a change of limits as for one.
-        least_limit: lowest batch limit; the next ones of `LIMITS` above and below the last are tried.
+        least_limit: lowest batch limit where none is to bind; the next ones of `LIMITS` above and below the
+            last are tried.
         binding: whether limits down to `LEAST_BINDING` are tried, among them the next one below what runs on
             an instance, half of it, and twice the last; None: where no day before is known. On training
             windows of mixed-slo-hours, which have one, they gain nothing.

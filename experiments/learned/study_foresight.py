@@ -109,6 +109,11 @@ class Told(FutureDrawer):
         """Always."""
         return True
 
+    @property
+    def knows_a_day(self) -> bool:
+        """As who is not told: it has the same orders to choose from."""
+        return self._requests.past is not None
+
     def draw(self, view: ClusterView, until_s: float) -> list[Future]:
         """A future for each stratum."""
         lengths = self._requests.output_tokens[unfinished(view).request_id].astype(np.int64)
