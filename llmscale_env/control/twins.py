@@ -241,6 +241,7 @@ class Twins:
         room = np.array(self._spec.longest_tokens)[known.llm] - self._spec.half_block_tokens
         room = room - known.input_tokens
         begun: dict[int, dict[str, NDArray[Any]]] = {}  # by future: copies cost less than imagining
+        last = {trial.future: e for e, trial in enumerate(trials)}
         for e, (_, number) in enumerate(trials):
             if number in begun:
                 engine.restore(e, begun[number])
@@ -249,7 +250,8 @@ class Twins:
             tokens = np.clip(np.asarray(future.output_tokens, np.int64), 1, room)
             engine.restore(e, saved, self._real)
             engine.imagine(e, known.request_id, tokens, future.arrivals)
-            begun[number] = engine.save(e)
+            if e < last[number]:
+                begun[number] = engine.save(e)
         for time_s, command in given:
             self._advance(n, ps(time_s))
             self._dispatcher.apply(dict.fromkeys(range(n), command))
