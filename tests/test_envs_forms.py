@@ -286,6 +286,21 @@ def test_fine_counts_know_every_small_fleet():
     assert (levels[17:] <= 1.25 * levels[16:-1]).all()
 
 
+def test_shares_are_counts_of_a_fleet_of_any_size():
+    decoders = {size: make(size, action=("instance_shares",)).codec.decoder for size in SIZES}
+    fine = make(action=("instance_counts_fine",)).codec.decoder
+    assert decoders[16].parts == fine.parts
+    assert decoders[16].choices == fine.choices
+    assert decoders[16].nvec.tolist() == decoders[48].nvec.tolist()
+    assert decoders[48].choices[1] == [str(3 * n) for n in range(17)]
+    few = SmallEnv(overrides={**SHORT, "fleet.pools.*.max_instances": 6}, action=("instance_shares",))
+    levels = [int(text) for text in few.codec.decoder.choices[1]]
+    assert levels == [0, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 5, 5, 5, 6, 6, 6]
+    few.reset(seed=0)
+    targets = few.codec.decode(np.array([1, 16, 0]), few.view()).targets
+    assert targets == {"interactive": 1, "mixed": 6}
+
+
 def test_two_heads_for_the_same_counts_are_refused():
     with pytest.raises(ValueError, match="name one of them"):
         SmallEnv(action=("instances", "instance_changes_scaled"))

@@ -26,7 +26,7 @@ from llmscale_env.envs.action_heads.pools import (
     Loading,
     RoutingShare,
 )
-from llmscale_env.envs.action_heads.size_free import Residual, ScaledChanges
+from llmscale_env.envs.action_heads.size_free import InstanceShares, Residual, ScaledChanges
 from llmscale_env.envs.action_heads.virtual_queues import GroupOrder, MakeWay
 from llmscale_env.envs.observation_blocks.base import check_names
 from llmscale_env.scenarios.schema import Scenario
@@ -34,6 +34,7 @@ from llmscale_env.scenarios.schema import Scenario
 HEADS = {
     "instance_counts": InstanceCounts,
     "instance_counts_fine": FineInstanceCounts,
+    "instance_shares": InstanceShares,
     "instances": Instances,
     "instance_changes_scaled": ScaledChanges,
     "residual": Residual,
@@ -53,8 +54,8 @@ HEADS = {
 """Known heads; an environment is given their names, in order."""
 
 COUNTING = (
-    *("instance_counts", "instance_counts_fine", "instances", "instance_changes_scaled"),
-    *("residual", "multicast"),
+    *("instance_counts", "instance_counts_fine", "instance_shares", "instances"),
+    *("instance_changes_scaled", "residual", "multicast"),
 )
 """Heads that say how many instances every pool has: one of them at most."""
 

@@ -62,11 +62,15 @@ class InstanceCounts:
     def __init__(self, scenario: Scenario) -> None:
         pools = scenario.fleet.pools
         self.parts = [f"{p.name}/instances" for p in pools]
-        self._levels = [self.levels[self.levels <= p.max_instances] for p in pools]
+        self._levels = [self.up_to(p.max_instances) for p in pools]
         self.choices = [[str(v) for v in levels] for levels in self._levels]
         self._most = np.array([p.max_instances for p in pools])
         self._gpus = np.array([p.tp for p in pools])
         self._max_gpus = scenario.fleet.max_gpus
+
+    def up_to(self, most: int) -> NDArray[np.int64]:
+        """Counts that a pool of at most so many instances can be given."""
+        return self.levels[self.levels <= most]
 
     def write(self, action: NDArray[np.int64], now: Snapshot, orders: ActionOrders) -> None:
         there = present(now)

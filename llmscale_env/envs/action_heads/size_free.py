@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.envs.action_heads.orders import ActionOrders
+from llmscale_env.envs.action_heads.pools import InstanceCounts
 from llmscale_env.envs.observation_blocks.base import present
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.orders import AS_IS
@@ -31,6 +32,20 @@ def times(counts: NDArray[np.int64], percent: NDArray[np.int64]) -> NDArray[np.i
     product = counts * percent
     fewer = np.maximum(product // 100, np.minimum(counts, 1))
     return np.where(percent > 100, -(-product // 100), np.where(percent < 100, fewer, counts))
+
+
+class InstanceShares(InstanceCounts):
+    """Each pool's instance count, in sixteenths of the most it may have, rounded up.
+
+    With 16 slots these are all counts, with 64 every fourth one, and with 8 two choices mean the same.
+    """
+
+    name = "instance_shares"
+    parts_of_all = 16
+
+    def up_to(self, most: int) -> NDArray[np.int64]:
+        """Counts that a pool of at most so many instances can be given."""
+        return -(-np.arange(self.parts_of_all + 1) * most // self.parts_of_all)
 
 
 class ScaledChanges:
