@@ -201,10 +201,16 @@ def check(config: TrainConfig) -> Scenario:
         raise Slip(f"evaluation_scenario, evaluation_workload: {error}") from None
     for where, name in policies:
         try:
+            policy = make_policy(name)
             for each in (scenario, *validated.values(), judged):
-                make_policy(name).reset(each, 0)
+                policy.reset(each, 0)
         except PolicyError as error:
             raise Slip(f"{where}: {misfit(name, scenario, error)}") from None
+        every = config.warm_start.every
+        if where == "warm_start.policy" and every > 1 and not hasattr(policy, "see"):
+            raise Slip(
+                f"warm_start.every = {every}: must be 1, as {name} has no `see` for decisions between"
+            )
     classes = [c.name for c in scenario.classes]
     for option in ("group_baseline", "randomise.ranges", "curriculum"):
         # All episodes must be at the same step, and end together.

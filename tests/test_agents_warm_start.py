@@ -276,6 +276,14 @@ def test_a_teacher_that_can_see_is_asked_now_and_then():
     assert np.isfinite(found["value_loss"])
 
 
+def test_a_teacher_that_cannot_see_is_asked_always(tmp_path: Path, capsys):
+    words = ["warm_start.policy=static:interactive=2,mixed=1,batch=0", "warm_start.every=2"]
+    out = tmp_path / "run"
+    assert train.main([*SMALL, *UNWATCHED, *words, "action=instance_counts", f"out={out}"]) == 2
+    assert "warm_start.every = 2: must be 1, as static" in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_a_run_learns_from_all_rounds(tmp_path: Path):
     out = tmp_path / "run"
     words = ["warm_start.policy=static:interactive=2,mixed=1,batch=0", "warm_start.rounds=3"]

@@ -293,7 +293,9 @@ def test_shares_are_counts_of_a_fleet_of_any_size():
     assert decoders[16].choices == fine.choices
     assert decoders[16].nvec.tolist() == decoders[48].nvec.tolist()
     assert decoders[48].choices[1] == [str(3 * n) for n in range(17)]
-    few = SmallEnv(overrides={**SHORT, "fleet.pools.*.max_instances": 6}, action=("instance_shares",))
+    few = SmallEnv(
+        overrides={**SHORT, "fleet.pools.*.max_instances": 6}, action=("instance_shares",)
+    )
     levels = [int(text) for text in few.codec.decoder.choices[1]]
     assert levels == [0, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 5, 5, 5, 6, 6, 6]
     few.reset(seed=0)

@@ -95,8 +95,8 @@ class WarmStartConfig(Frozen):
         episodes: that it plays to be watched in each round, of the scenarios that are trained on.
         rounds: in those after the first the copy plays, and learns what the policy would order where it
             comes (`agents.learning.cloning`).
-        every: in those it is asked at every so manieth decision only, if it has `see`, as `twin` does
-            (`llmscale_env.control.policy`); so more episodes are led in the same time.
+        every: in those it is asked at every so manieth decision only, so more episodes are led in the same
+            time; above 1 it needs a `see`, as `twin` has (`llmscale_env.control.policy`).
         epochs, batch_size, learning_rate: of the supervised training.
         entropy: coefficient of the policy's entropy in it, which keeps the copy trying other things: the
             policy's choice becomes about exp(1 / entropy) times as likely as any other one (150 times at

@@ -115,7 +115,7 @@ class Recorder:
         codec: of the environment.
         scenario: of the episodes.
         leader: whose actions are carried out in place of those that are written down; None: those.
-        every: at so many decisions each a policy with `see` is asked, where another one leads.
+        every: at so many decisions each the policy is asked, where another one leads; above 1 it has `see`.
 
     Attributes:
         asked: by decision, whether it was.
@@ -137,7 +137,7 @@ class Recorder:
         self.masks: list[NDArray[np.bool_]] = []
         self.translated: list[Translated] = []
         self.asked: list[bool] = []
-        self._every = every if leader is not None and hasattr(policy, "see") else 1
+        self._every = every if leader is not None else 1
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """A new episode."""
