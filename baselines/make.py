@@ -11,8 +11,8 @@ from baselines.parameters import PolicyError, parse_policy
 from baselines.registry import POLICIES, TUNABLE
 from baselines.sageserve.policy import is_siloed
 from baselines.tuned_settings import TunedPolicy, shipped_settings
-from baselines.twin.policy import can_plan
-from baselines.twin.queues import can_plan_queues
+from baselines.twin import policy as twin
+from baselines.twin import queues as twin_queues
 from llmscale_env import ENVIRONMENTS
 from llmscale_env._cli import closest
 from llmscale_env.control.policy import Policy
@@ -60,8 +60,8 @@ def policies_for(scenario: Scenario, *, planners: bool = True) -> tuple[str, ...
     able = {
         "static": not held,
         "paced": family == "pools" and can_pace(scenario),
-        "twin": family == "pools" and can_plan(scenario),
-        "twin-queues": family == "queues" and can_plan_queues(scenario),
+        "twin": family == "pools" and not twin.why_not(scenario),
+        "twin-queues": family == "queues" and not twin_queues.why_not(scenario),
         # Its model is fitted to iterations that prefill alone.
         "dynamo-load": not any(pool.chunk_tokens for pool in fleet.pools),
         "allcache": fleet.host_cache == "always",

@@ -185,6 +185,17 @@ def test_a_divergence_needs_steps_in_which_it_falls():
     ):
         config(*words)
     config(*words, "warm_start.kl_steps=1000")
+    with pytest.raises(
+        Slip, match=r"^warm_start\.kl_steps = 9: does nothing with warm_start\.kl = 0"
+    ):
+        config("warm_start.policy=chiron", "warm_start.kl=0", "warm_start.kl_steps=9")
+
+
+def test_a_teacher_is_asked_now_and_then_only_where_its_copy_leads():
+    words = ["warm_start.policy=twin", "warm_start.every=3"]
+    with pytest.raises(Slip, match=r"^warm_start\.every = 3: .* warm_start\.rounds = 1"):
+        config(*words)
+    config(*words, "warm_start.rounds=2")
 
 
 def test_prices_of_workloads_need_an_attainment():

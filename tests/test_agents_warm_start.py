@@ -247,8 +247,8 @@ def test_a_teacher_that_can_see_is_asked_now_and_then():
         def see(self, view: Any) -> None:
             self.told.append(("see", view.step))
 
-    words = ("action=instance_counts,batch_limits", "warm_start.episodes=2", "warm_start.every=5")
-    config = copying(*words)
+    words = ("warm_start.episodes=2", "warm_start.every=5", "warm_start.rounds=2")
+    config = copying("action=instance_counts,batch_limits", *words)
     scenario = make_scenario(config)
     teacher, often = Watching(), config.model_copy(update={"warm_start": WarmStartConfig()})
     first = watch(config, [(scenario, teacher)])
@@ -277,7 +277,8 @@ def test_a_teacher_that_can_see_is_asked_now_and_then():
 
 
 def test_a_teacher_that_cannot_see_is_asked_always(tmp_path: Path, capsys):
-    words = ["warm_start.policy=static:interactive=2,mixed=1,batch=0", "warm_start.every=2"]
+    words = ["warm_start.policy=static:interactive=2,mixed=1,batch=0", "warm_start.rounds=2"]
+    words += ["warm_start.every=2"]
     out = tmp_path / "run"
     assert train.main([*SMALL, *UNWATCHED, *words, "action=instance_counts", f"out={out}"]) == 2
     assert "warm_start.every = 2: must be 1, as static" in capsys.readouterr().err

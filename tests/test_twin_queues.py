@@ -90,6 +90,13 @@ def test_threads_and_a_second_run_change_nothing() -> None:
     assert len(set(found)) == 1
 
 
+def test_a_plan_that_was_not_tried_is_forgotten() -> None:
+    """Where QLM plans before anything has come in a whole bin, its groups are gone when orders are tried."""
+    scenario = load_scenario("multi-model-queue", horizon_s=90)
+    policy = make_policy("twin-queues:invoke=always")
+    assert len(run_episode(policy, scenario, 0).decisions) == 90 / scenario.control_interval_s
+
+
 def test_it_is_refused_where_it_cannot_plan() -> None:
     for env in ("mixed-slo-hours", "multi-region"):
         with pytest.raises(PolicyError, match="twin-queues"):

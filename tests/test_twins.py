@@ -493,8 +493,10 @@ def test_a_planner_is_the_same_whatever_plays_its_twins() -> None:
     assert strip[0] == strip[1]
 
 
-@pytest.mark.parametrize("delay_s, mixed", [(0, 2), (60, 6)])
-def test_a_planner_goes_by_what_it_sees_unless_metrics_are_late(delay_s: int, mixed: int) -> None:
+@pytest.mark.parametrize("delay_s, told, mixed", [(0, False, 2), (60, False, 6), (60, True, 2)])
+def test_a_planner_goes_by_what_it_sees_or_by_what_was_ordered_where_metrics_are_late(
+    delay_s: int, told: bool, mixed: int
+) -> None:
     """Its first order is for all six; somebody else orders two, and it may not change anything."""
     scenario = load_scenario(SCENARIO, metric_delay_s=delay_s)
     sim, requests = begun(scenario)
@@ -505,6 +507,8 @@ def test_a_planner_goes_by_what_it_sees_unless_metrics_are_late(delay_s: int, mi
     ordered, other = [], Command(targets={"interactive": 0, "mixed": 2})
     for _ in range(7):
         ordered.append(policy.act(behind.sim.view(0)).targets["mixed"])
+        if told:
+            policy.carried_out(other)
         sim.apply(0, other)
         sim.advance()
         behind.follow([other])

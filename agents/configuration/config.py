@@ -190,11 +190,18 @@ class TrainConfig(Frozen):
                 f"warm_start.every = {self.warm_start.every}: must be 1 for recurrent-ppo, which learns from "
                 "whole episodes"
             )
+        if self.warm_start.every > 1 and self.warm_start.rounds == 1:
+            raise ValueError(
+                f"warm_start.every = {self.warm_start.every}: does nothing with warm_start.rounds = 1"
+            )
         if self.group_baseline and self.same_arrivals < 2:
             raise ValueError("group_baseline = True: needs same_arrivals of at least 2")
         kl = self.warm_start.kl
         if kl not in (0.0, WarmStartConfig().kl) and not self.warm_start.kl_steps:
             raise ValueError(f"warm_start.kl = {kl}: does nothing without warm_start.kl_steps")
+        if kl == 0 and self.warm_start.kl_steps:
+            steps = self.warm_start.kl_steps
+            raise ValueError(f"warm_start.kl_steps = {steps}: does nothing with warm_start.kl = 0")
         for section, switch in SWITCHES.items():
             _check_effect(section, getattr(self, section), switch)
         return self

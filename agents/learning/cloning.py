@@ -87,12 +87,18 @@ class Demonstrations:
         return float(self.rewards.sum() / len(self.lengths))
 
     def followed_by(self, more: Demonstrations) -> Demonstrations:
-        """These decisions and then those; what is said of all is said of these."""
+        """These decisions and then those; returns are of these, shares of all."""
         names = ("observations", "actions", "masks", "asked", "rewards", "priced")
         both: dict[str, Any] = {
             name: np.concatenate([getattr(self, name), getattr(more, name)]) for name in names
         }
-        return replace(self, **both, lengths=self.lengths + more.lengths)
+        weights = len(self.actions), len(more.actions)
+        for name in ("exact_choices", "exact_commands"):
+            both[name] = float(
+                np.average([getattr(self, name), getattr(more, name)], weights=weights)
+            )
+        left_out = dict(Counter(self.left_out) + Counter(more.left_out))
+        return replace(self, **both, left_out=left_out, lengths=self.lengths + more.lengths)
 
     def returns(self, gamma: float, scale: float) -> NDArray[np.float32]:
         """(N,) discounted sums of scaled `priced` to the end of the episode (nothing is assumed after it)."""
@@ -137,11 +143,13 @@ class Recorder:
         self.masks: list[NDArray[np.bool_]] = []
         self.translated: list[Translated] = []
         self.asked: list[bool] = []
+        self._tell = getattr(policy, "carried_out", None)
         self._every = every if leader is not None else 1
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """A new episode."""
         self.is_exact = not self.translator.untranslated
+        self._decision = 0
         self._policy.reset(scenario, seed)
         self.codec.reset(seed)
         self.translator.reset()
@@ -151,26 +159,25 @@ class Recorder:
     def act(self, view: ClusterView) -> Command:
         """What the nearest action means, or the leader's."""
         observation, mask = self.codec.encode(view), self.codec.mask(view)
-        self.asked.append(view.step % self._every == 0)
-        if not self.asked[-1]:
+        self.asked.append(self._decision % self._every == 0)
+        self._decision += 1
+        if self.asked[-1]:
+            self.observations.append(observation)
+            self.masks.append(mask)
+            command = self._policy.act(view)
+            found = self.translator.translate(command, view)
+            self.translated.append(found)
+            self.is_exact &= bool(found.exact.all()) and not found.left_out and not command.drain
+            action = found.action
+        else:
             self._policy.see(view)  # type: ignore[attr-defined]
-            return self._led(observation, mask, view)
-        self.observations.append(observation)
-        self.masks.append(mask)
-        command = self._policy.act(view)
-        found = self.translator.translate(command, view)
-        self.translated.append(found)
-        self.is_exact &= bool(found.exact.all()) and not found.left_out and not command.drain
-        if self._leader is None:
-            return self.codec.decode(found.action, view)
-        return self._led(observation, mask, view)
-
-    def _led(
-        self, observation: NDArray[np.float32], mask: NDArray[np.bool_], view: ClusterView
-    ) -> Command:
-        assert self._leader is not None
-        more = {"action_masks": mask} if takes_masks(self._leader.model) else {}
-        return self.codec.decode(self._leader.choose(observation, **more), view)
+        if self._leader is not None:
+            more = {"action_masks": mask} if takes_masks(self._leader.model) else {}
+            action = self._leader.choose(observation, **more)
+        done: Command = self.codec.decode(action, view)
+        if self._tell is not None:
+            self._tell(done)
+        return done
 
 
 def watch(

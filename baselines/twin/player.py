@@ -24,8 +24,7 @@ class Player:
     iterations do so in twins; not on pools with `v1`, whose steps have the host's time too, nor where
     instances swap LLMs or can drift. What runs or loads ends when it really does.
 
-    Where metrics are late, twins begin where the cluster was then, and meet what the policy has said since.
-    If somebody else's orders were carried out, they meet the wrong ones.
+    Where metrics are late, twins begin where the cluster was then, and meet what has been ordered since.
 
     Args:
         scenario: of the cluster.
@@ -68,6 +67,11 @@ class Player:
         """The policy has ordered this."""
         if self._scenario.delay_steps:
             self._said.append(command)
+
+    def carried_out(self, command: Command) -> None:
+        """This was ordered in place of what the policy said last."""
+        if self._said:
+            self._said[-1] = command
 
     def now_s(self, view: ClusterView) -> float:
         """The present time, which is later than the view's where metrics are late."""

@@ -6,9 +6,9 @@ are also limits below what runs, which bind at once. Every order meets the same 
 least in their weighted mean is given, where it beats the last one by enough.
 
 Costs are those of the scenario's reward until the end of the look-ahead, with a price of the planner's
-own for late requests. What is left in shared queues then costs its GPU time in full batches. Those of its
-requests are late that all GPUs together, less what interactive requests keep busy, could not serve in
-time any more.
+own for late requests. What the reward charges at the horizon, for what is unfinished then, is left out.
+What is left in shared queues costs its GPU time in full batches. Those of its requests are late that all
+GPUs together, less what interactive requests keep busy, could not serve in time any more.
 """
 
 from __future__ import annotations
@@ -99,23 +99,21 @@ def why_not(scenario: Scenario) -> str:
     if any(route.placement is not None or route.kind == "hold" for route in fleet.routes):
         return "has requests that wait to be placed"
     try:
-        check_streams(compile_cluster(scenario))
         class_pool(scenario, fleet.llms[0], "")
+    except PolicyError:
+        return "has no pool that serves all classes by the scenario's routes"
+    try:
+        check_streams(compile_cluster(scenario))
     except ValueError as error:
-        return f"cannot be copied or scaled: {error}"
+        return f"cannot be copied: {error}"
     return ""
-
-
-def can_plan(scenario: Scenario) -> bool:
-    """Whether the policy can run a scenario."""
-    return not why_not(scenario)
 
 
 class TwinPolicy(NamedPolicy):
     """See the module; for scenarios of one LLM, without flows, with a pool that serves all classes.
 
-    It goes on from the instances that there are, whoever ordered them; where metrics are late, from its own
-    last order (`Player`).
+    It goes on from the instances that there are, whoever ordered them; where metrics are late, from the last
+    order (`Player`).
     """
 
     parameters_type = TwinParameters
@@ -147,8 +145,8 @@ class TwinPolicy(NamedPolicy):
         self._player = Player(scenario, p.threads)
         self._drawer = FutureDrawer(scenario, seed, STRATA, spread=p.spread)
         none = np.zeros((1, len(scenario.classes)))
-        costs = RewardModel(scenario).parts(np.ones(1), none, np.zeros(1))
-        self._gpu_s_price = float(costs.gpu[0])
+        costs = RewardModel(scenario).parts(np.ones(1), none, np.ones(1))
+        self._gpu_s_price, self._start_price = float(costs.gpu[0]), float(costs.loads[0])
         self._late_price = p.late_price * violation_prices(scenario)
         self._cost = full_batch_cost_gpu_s(scenario)[:, 0]
         classes = scenario.classes
@@ -162,10 +160,11 @@ class TwinPolicy(NamedPolicy):
         self._class_of_queue = np.array(list(first.values()), np.int64)
         self._ttft_s = np.array([c.ttft_s for c in classes])
         pool = scenario.fleet.pools[self._pool]
-        self._tp = pool.tp
+        self._pool_name, self._tp = pool.name, pool.tp
         self._most = min(pool.max_instances, scenario.fleet.max_gpus // pool.tp)
         self._target = min(self._most, sum(q.initial_instances for q in scenario.fleet.pools))
         self._limit = pool.batch_limit
+        self._ordered = self._before = (self._target, self._limit)
         self._rate = 0.0  # urgent work, GPU-seconds per second
 
     def act(self, view: ClusterView) -> Command:
@@ -179,12 +178,19 @@ class TwinPolicy(NamedPolicy):
         self._look(view)
         self._say(view)
 
+    def carried_out(self, command: Command) -> None:
+        """What was ordered in place of its last order; what is not named stays as it was."""
+        (count, limit), name = self._before, self._pool_name
+        self._ordered = command.targets.get(name, count), command.batch_limits.get(name, limit)
+        self._player.carried_out(command)
+
     def _look(self, view: ClusterView) -> None:
         self._drawer.see(view)
         self._follow(view)
 
     def _say(self, view: ClusterView, reason: str = "") -> Command:
-        command = self._command(view.scenario, (self._target, self._limit), reason)
+        self._before, self._ordered = self._ordered, (self._target, self._limit)
+        command = self._command(view.scenario, self._ordered, reason)
         self._player.said(command)
         return command
 
@@ -214,11 +220,13 @@ class TwinPolicy(NamedPolicy):
 
     def _follow(self, view: ClusterView) -> None:
         """What there is, which another policy may have ordered, and what comes."""
-        window = view.window
+        late, window = view.scenario.metric_delay_s > 0, view.window
+        if late:  # the last order may not show yet
+            self._target, self._limit = self._ordered
         if window.length_s <= 0:
             return
         there = view.pools[self._pool]
-        if view.scenario.metric_delay_s == 0:  # else the last order may not show yet
+        if not late:
             self._target = view.instances_of(self._pool)
             if there["active"]:
                 self._limit = round(int(there["limit_sum"]) / int(there["active"]))
@@ -250,11 +258,10 @@ class TwinPolicy(NamedPolicy):
         return list(dict.fromkeys([*((k, limit) for k in counts), *((n, x) for x in limits)]))
 
     def _command(self, scenario: Scenario, option: tuple[int, int], reason: str = "") -> Command:
-        names = [pool.name for pool in scenario.fleet.pools]
-        mine = names[self._pool]
+        none = dict.fromkeys((pool.name for pool in scenario.fleet.pools), 0)
         return Command(
-            targets={**dict.fromkeys(names, 0), mine: option[0]},
-            batch_limits={mine: option[1]},
+            targets={**none, self._pool_name: option[0]},
+            batch_limits={self._pool_name: option[1]},
             load_source=self.parameters.load_source,
             reason=reason,
         )
@@ -262,7 +269,7 @@ class TwinPolicy(NamedPolicy):
     def _costs(self, played: Played, until_s: float) -> NDArray[np.float64]:
         """(n,) cost of each trial."""
         cost = played.gpu_s * self._gpu_s_price + played.violations @ self._late_price
-        return cost + self._left(played, until_s)
+        return cost + played.loads * self._start_price + self._left(played, until_s)
 
     def _left(self, played: Played, until_s: float) -> NDArray[np.float64]:
         """(n,) what the shared queues will cost."""

@@ -71,11 +71,6 @@ def why_not(scenario: Scenario) -> str:
     return ""
 
 
-def can_plan_queues(scenario: Scenario) -> bool:
-    """Whether the policy can run a scenario with group queues."""
-    return not why_not(scenario)
-
-
 class TwinQueuesPolicy(QlmPolicy):
     """See the module; for scenarios that QLM can run, with group queues in one region."""
 
@@ -111,7 +106,7 @@ class TwinQueuesPolicy(QlmPolicy):
         """The order that costs least in the drawn futures."""
         self._drawer.see(view)
         self._player.see(view)
-        self._problem_now = None
+        self._problem_now, self._unplanned = None, {}
         command = super().act(view)
         self._player.said(command)
         return command
@@ -139,7 +134,6 @@ class TwinQueuesPolicy(QlmPolicy):
         if self._problem_now is None or not self._drawer.knows:
             return super()._command(view, instances, groups, changes)
         orders = self._orders(view, instances, *self._problem_now)
-        self._unplanned = {}
         tried: dict[tuple[tuple[int, ...], ...], tuple[Standing, Command]] = {}
         before = self._standing
         for order in orders:
