@@ -300,13 +300,11 @@ class _Model:
         torch.set_num_threads(1)  # nets this small only wait for each other's threads
         try:
             policy = LearnedPolicy(self.path, name=self.name, quantile=self.quantile)
-            if policy.config.env != env:
-                raise ModelError(
-                    f"model {str(self.path)!r}: was trained on {policy.config.env!r}, not on {env!r}"
-                )
             policy.fit(scenario)
         except ModelError as error:
             raise Slip(f"policies: {error}") from None
+        if policy.config.env != env:
+            said(f"policies: {policy.name!r} was trained on {policy.config.env}, and runs on {env}")
         if self.quantile is not None and self.name is None:
             policy.name += f":quantile={self.quantile:g}"
         return policy

@@ -62,7 +62,7 @@ def test_one_clear_error_where_none_ships(tmp_path: Path):
         PretrainedError, match=r"for 'placement'; there are some for \['burst-multicast'\]"
     ):
         find("pretrained", "placement", tmp_path)
-    with pytest.raises(PretrainedError, match=r"'burst-multicast'; there are \['a'\]"):
+    with pytest.raises(PretrainedError, match=r"of this name ships; there are \['a'\]"):
         find("pretrained:bcd", "burst-multicast", tmp_path)
     ship(tmp_path, "small-seed0", "burst-multicast")
     with pytest.raises(PretrainedError, match=r"did you mean small-seed0\?"):
@@ -150,6 +150,15 @@ def test_evaluate_says_so_in_one_line(tmp_path: Path, monkeypatch: pytest.Monkey
     ship(tmp_path, "a")
     with pytest.raises(Slip, match=r"a/config\.yaml: agent: Field required"):  # found, but no run
         make_policies("static,pretrained", "placement", load_scenario("placement"))
+
+
+def test_a_network_runs_in_other_worlds_that_have_its_form(capsys: pytest.CaptureFixture[str]):
+    name = "pretrained:mixed-slo-hours-pupil"
+    make_policies(name, "mixed-slo", load_scenario("mixed-slo"))
+    said = f"policies: {name!r} was trained on mixed-slo-hours, and runs on mixed-slo\n"
+    assert capsys.readouterr().err == said
+    with pytest.raises(Slip, match="mixed-slo-hours-pupil"):
+        make_policies(name, "placement", load_scenario("placement"))
 
 
 def test_a_folder_named_like_a_policy_is_told_from_it(

@@ -98,12 +98,15 @@ def find(name: str, environment: str | None = None, folder: Path | None = None) 
 
     Args:
         name: as in `policies=`.
-        environment: short name of the environment; None: whichever has one of this name.
+        environment: short name of the environment, for `pretrained`; of a given name whichever has it.
         folder: where policies are looked for in place of the shipped ones.
 
     Raises:
         PretrainedError: none ships for the environment, or none of this name; and as `shipped`.
     """
+    _, _, wanted = name.partition(":")
+    if wanted:
+        environment = None
     there = shipped(environment, folder)
     where = "any environment" if environment is None else repr(environment)
     if not there:
@@ -113,12 +116,11 @@ def find(name: str, environment: str | None = None, folder: Path | None = None) 
             + (f"there are some for {others}" if others else "none ships at all")
             + f". Train one: python -m agents.train env={environment or 'mixed-slo-hours'}"
         )
-    _, _, wanted = name.partition(":")
     names = [each.name for each in there]
     if wanted:
         if wanted not in names:
             hint = closest(wanted, names)
-            raise PretrainedError(f"{name}: ships not for {where}{hint}")
+            raise PretrainedError(f"{name}: no trained policy of this name ships{hint}")
         return there[names.index(wanted)]
     best = [each for each in there if each.recommended]
     if len(there) == 1:
