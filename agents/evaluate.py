@@ -151,7 +151,7 @@ def make_policies(text: str | None, env: str, scenario: Scenario) -> list[Policy
     Args:
         text: comma-separated names of reference policies, paths of models, and files of `baselines.tune`
             (*.yaml); None: every reference that the scenario is made for.
-        env: short name of the environment, which models must have been trained on.
+        env: short name of the environment; of models that were trained on another one a line says so.
         scenario: that they are to run.
 
     Raises:

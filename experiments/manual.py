@@ -165,8 +165,8 @@ def _film(entry: EnvironmentEntry) -> str:
         return ""
     name = entry.short_name
     return (
-        f"\n![The best policy](../images/film_{name}.gif)\n\n"
-        f"`{BEST[name]}`, the best policy known: `python -m experiments.film env={name}`.\n"
+        f"\n![The best handwritten policy](../images/film_{name}.gif)\n\n"
+        f"`{BEST[name]}`, the best handwritten policy: `python -m experiments.film env={name}`.\n"
     )
 
 
