@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from baselines import PolicyError, make_policy
-from baselines.twin.futures import BIN_S, WORST, FutureDrawer, analog_paths, seconds_within
+from baselines.twin.futures import BIN_S, WORST, FutureDrawer, Kind, analog_paths, seconds_within
 from baselines.twin.policy import STRATA
 from llmscale_env.control.command import Command
 from llmscale_env.control.metric_delay import DelayedCluster
@@ -435,6 +435,22 @@ def test_requests_come_within_bins_as_they_came() -> None:
     assert 9 < anywhere.max() < BIN_S
 
 
+def test_long_prompts_come_when_all_requests_of_a_full_bin_do() -> None:
+    """Quiet bins have 20 requests, anywhere; busy ones 80 short and 20 long prompts, all at second 5."""
+    rng = np.random.default_rng(0)
+    busy = np.arange(120) % 3 == 0
+    counts = np.where(busy, 100, 20)
+    bins = np.repeat(np.arange(120), counts)
+    within = np.where(busy[bins], 5.0, BIN_S * rng.random(len(bins)))
+    drawer: Any = FutureDrawer(SCENARIO, 0, STRATA)
+    drawer._now, drawer._recent[0] = 120, np.column_stack([bins, within])
+    short, long = (Kind(0, counts, np.full((9, 2), n), (n, n)) for n in (100, 4000))
+    table = drawer._arrivals([short, long], [np.array([80.0]), np.array([20.0])], 0.0, BIN_S)
+    is_long = table.input_tokens == 4000
+    assert is_long.sum() == 20
+    assert (abs(table.arrival_s - 5) < 0.1).all()
+
+
 def test_bins_of_a_short_history_are_drawn_one_by_one() -> None:
     counts = np.array([[3.0, 0.0, 50.0, 7.0], [6.0, 0.0, 100.0, 14.0]])
     paths = analog_paths(counts, 12, 500, np.random.default_rng(0))
@@ -460,7 +476,7 @@ def test_kinds_that_come_together_do_so_in_futures() -> None:
 
 # ---- the planner ----
 
-QUICK = "twin:horizon_s=60"
+QUICK = "twin:look_ahead_s=60"
 
 
 def decisions(result: Any) -> list[Any]:

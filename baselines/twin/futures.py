@@ -11,9 +11,9 @@ The counts that followed are taken, times the ratio of the two rates of a quarte
 factor. A job of thousands at one instant cannot be expected, and is left out.
 
 Without a day before there are few such times. Short and long prompts then have the same ones, and within a
-bin requests come as they came in one of the last half hour that had about so many. In the first hour rates
-are compared over up to a quarter of what there has been, and in the first minutes bins are drawn one by one.
-With a day before, both were tried on training windows, and gained nothing.
+bin all requests of a class come as they came in one of the last half hour that had about so many. In the
+first hour rates are compared over up to a quarter of what there has been, and in the first minutes bins are
+drawn one by one. With a day before, both were tried on training windows, and gained nothing.
 
 *Strata.* Many futures are drawn as counts. The worst half minute of each says how bad it is, and in this
 order they are cut into strata, thin ones at the bad end, of which one is played each. So a mean over few
@@ -40,6 +40,8 @@ BIN_S = PAST_BIN_S
 """Width of the bins in which arrivals are counted."""
 LOOKS = (3, 18, 90)
 """Bins over which rates are compared; the last one is the level."""
+CANDIDATES = 256
+"""Futures that are drawn as counts and put in order."""
 WORST = 3
 """Bins over which the load of a future is averaged before its worst moment is sought."""
 ENOUGH = 500
@@ -53,6 +55,8 @@ NEAR = 16
 PROMPT_GROUPS = 8
 """Groups of prompt lengths within which outputs are alike."""
 
+_DRAWS = 1
+"""Tells what is drawn here from the requests of the same seed."""
 _HOUR = 3600 // BIN_S
 _MOST_LOG = 3.0
 _LONGEST = 100_000
@@ -81,8 +85,6 @@ class FutureDrawer:
         scenario: of the cluster.
         seed: of what is drawn.
         strata: shares of futures, from the best to the worst, of which one is played each; they sum to 1.
-        candidates: futures that are drawn as counts and put in order.
-        analogs: times that are taken to look like now.
         spread: standard deviation of the log of the drawn factor.
     """
 
@@ -92,14 +94,12 @@ class FutureDrawer:
         seed: int,
         strata: tuple[float, ...],
         *,
-        candidates: int = 256,
-        analogs: int = 256,
         spread: float = 0.1,
     ) -> None:
         self._scenario = scenario
-        self._rng = np.random.default_rng(seed)
+        self._rng = np.random.default_rng([seed, _DRAWS])
         self.strata = strata
-        self._candidates, self._analogs, self._spread = candidates, analogs, spread
+        self._spread = spread
         llms, classes = len(scenario.fleet.llms), scenario.classes
         self._cells = llms * len(classes)
         self._finished = [np.zeros((0, 2), np.int64) for _ in range(self._cells)]
@@ -182,11 +182,7 @@ class FutureDrawer:
         together = [list(same) for _, same in groupby(kinds, key=lambda kind: kind.cell)]
         for some in alone if self.knows_a_day else together:
             counts = np.stack([kind.counts for kind in some])
-            paths.extend(
-                analog_paths(
-                    counts, n_bins, self._candidates, self._rng, self._analogs, self._spread
-                )
-            )
+            paths.extend(analog_paths(counts, n_bins, CANDIDATES, self._rng, spread=self._spread))
         order = np.argsort(self._worst(kinds, paths), kind="stable")
         ends = np.cumsum(self.strata) * len(order)
         here = unfinished(view)
@@ -239,7 +235,7 @@ class FutureDrawer:
 
     def _worst(self, kinds: list[Kind], paths: list[NDArray[np.float64]]) -> NDArray[np.float64]:
         """(candidates,) GPU-seconds of urgent work in the worst half minute of each."""
-        work = np.zeros_like(paths[0]) if paths else np.zeros((self._candidates, 1))
+        work = np.zeros_like(paths[0]) if paths else np.zeros((CANDIDATES, 1))
         for kind, path in zip(kinds, paths, strict=True):
             if self._weighs[kind.cell]:
                 work = work + path * float(self._cost[:, kind.cell] @ np.array(kind.means))
@@ -249,13 +245,9 @@ class FutureDrawer:
         self, kinds: list[Kind], counts: list[NDArray[np.float64]], now_s: float, until_s: float
     ) -> RequestTable:
         rng, parts = self._rng, []
-        for kind, expected in zip(kinds, counts, strict=True):
-            drawn = np.floor(expected + rng.random(len(expected))).astype(np.int64)
-            n = int(drawn.sum())
-            within = BIN_S * rng.random(n)
-            if not self.knows_a_day:
-                within = seconds_within(self._recent[kind.cell], self._now, drawn, rng)
-            times = BIN_S * np.repeat(np.arange(len(drawn)), drawn) + within
+        drawn = [np.floor(each + rng.random(len(each))).astype(np.int64) for each in counts]
+        for kind, mine, times in zip(kinds, drawn, self._times(kinds, drawn), strict=True):
+            n = int(mine.sum())
             if len(kind.lengths):
                 lengths = kind.lengths[rng.integers(len(kind.lengths), size=n)]
             else:
@@ -282,6 +274,24 @@ class FutureDrawer:
             llm_names=self._scenario.fleet.llms,
             class_names=tuple(c.name for c in self._scenario.classes),
         )
+
+    def _times(
+        self, kinds: list[Kind], drawn: list[NDArray[np.int64]]
+    ) -> list[NDArray[np.float64]]:
+        """Seconds from now of the requests of each kind, of which so many come in each bin."""
+        rng, found = self._rng, []
+        for cell, same in groupby(range(len(kinds)), key=lambda k: kinds[k].cell):
+            counts = np.stack([drawn[k] for k in same])
+            # By bin, and within it kind after kind; which second is whose is as good as drawn.
+            of = np.repeat(np.tile(np.arange(len(counts)), counts.shape[1]), counts.T.ravel())
+            total = counts.sum(axis=0)
+            if self.knows_a_day:
+                within = BIN_S * rng.random(int(total.sum()))
+            else:
+                within = seconds_within(self._recent[cell], self._now, total, rng)
+            times = BIN_S * np.repeat(np.arange(len(total)), total) + within
+            found += [times[of == k] for k in range(len(counts))]
+        return found
 
     def _lengths(
         self,
@@ -326,20 +336,21 @@ def analog_paths(
         n_bins: of what follows.
         candidates: how many may follow.
         rng: draws them.
-        analogs, spread: see `FutureDrawer`.
+        analogs: times that are taken to look like now.
+        spread: see `FutureDrawer`.
 
     Returns:
         (K, candidates, n_bins) counts; those of all kinds are of the same times.
     """
-    n, (kinds, k) = counts, counts.shape
+    kinds, k = counts.shape
     # What there is of history is cut in four: what is compared, and three quarters to find it in.
     longest = min(LOOKS[-1], max(k - n_bins, 0) // 4)
     if longest < LOOKS[0]:
-        return n[:, rng.integers(k, size=(candidates, n_bins))]
+        return counts[:, rng.integers(k, size=(candidates, n_bins))]
     widths = [min(w, longest) for w in LOOKS]
     times = np.arange(longest, k - n_bins + 1)
-    cumulated = np.concatenate([np.zeros((kinds, 1)), np.cumsum(n, axis=1)], axis=1)
-    usual = n.mean(axis=1, keepdims=True)
+    cumulated = np.concatenate([np.zeros((kinds, 1)), np.cumsum(counts, axis=1)], axis=1)
+    usual = counts.mean(axis=1, keepdims=True)
 
     def looks(at: NDArray[np.int64]) -> NDArray[np.float64]:
         """(looks, K, n) logs of rates; small counts do not stand for extreme ratios."""
@@ -349,12 +360,12 @@ def analog_paths(
     then, now = looks(times), looks(np.array([k]))
     shape = then[:-1] - then[-1]
     away = (shape - (now[:-1] - now[-1])) / (shape.std(axis=2, keepdims=True) + 0.05)
-    most = min(analogs, len(times))
-    alike = np.argpartition((away**2).sum(axis=(0, 1)), most - 1)[:most]
+    # In a known order: that of a partition is another one on another processor.
+    alike = np.argsort((away**2).sum(axis=(0, 1)), kind="stable")[:analogs]
     chosen = rng.choice(alike, candidates)
     level = np.clip(now[-1] - then[-1][:, chosen], -_MOST_LOG, _MOST_LOG)
     level = level + spread * rng.standard_normal(level.shape)
-    followed: NDArray[np.float64] = n[:, times[chosen][:, None] + np.arange(n_bins)]
+    followed: NDArray[np.float64] = counts[:, times[chosen][:, None] + np.arange(n_bins)]
     return followed * np.exp(level)[..., None]
 
 
@@ -379,8 +390,9 @@ def seconds_within(
     there = np.diff(ends)
     first, there = ends[:-1][there > 0], there[there > 0]
     order = np.argsort(there, kind="stable")
-    low = np.searchsorted(there[order], counts) - NEAR // 2
-    low = np.clip(low, 0, max(0, len(order) - NEAR))
+    # Around the middle of those that had as many.
+    fewer, most = (np.searchsorted(there[order], counts + k) for k in (0, 1))
+    low = np.clip((fewer + most) // 2 - NEAR // 2, 0, max(0, len(order) - NEAR))
     chosen = order[low + rng.integers(min(NEAR, len(order)), size=len(counts))]
     like = np.repeat(chosen, counts)
     rows = first[like] + np.floor(rng.random(len(like)) * there[like]).astype(np.int64)

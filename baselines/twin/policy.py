@@ -56,7 +56,7 @@ class TwinParameters(Parameters):
     """All ours.
 
     Attributes:
-        horizon_s: how far ahead orders are played.
+        look_ahead_s: how far ahead orders are played.
         rounds: how many futures of each stratum. The worse half of the orders is given up after each.
         budget_ms: no further round begins once so much time has passed since the first began; None: all
             are played. With it an episode is not the same on another machine.
@@ -75,7 +75,7 @@ class TwinParameters(Parameters):
         load_source: from where instances load their weights; None: as the scenario says.
     """
 
-    horizon_s: Positive = 120.0
+    look_ahead_s: Positive = 120.0
     rounds: Annotated[int, Field(ge=1, le=16)] = 1
     budget_ms: NonNegative | None = None
     late_price: Positive = 2.0
@@ -120,7 +120,7 @@ class TwinPolicy(NamedPolicy):
     usual_name = "twin"
     parameters: TwinParameters
     SPACE: ClassVar[Space] = {
-        "horizon_s": Real(60, 360, log=True),
+        "look_ahead_s": Real(60, 360, log=True),
         "late_price": Real(0.3, 10, log=True),
         "later_price": Real(0.5, 1.5),
         "pace": Real(0.3, 1.0),
@@ -197,7 +197,7 @@ class TwinPolicy(NamedPolicy):
     def _choose(self, view: ClusterView) -> str:
         """Choose instances and batch limit; returns why."""
         p, scenario = self.parameters, view.scenario
-        until_s = min(self._player.now_s(view) + p.horizon_s, scenario.horizon_s)
+        until_s = min(self._player.now_s(view) + p.look_ahead_s, scenario.horizon_s)
         options = self._options(view)
         interval = self._gpu_s_price * scenario.control_interval_s * self._tp
         changes = np.array([abs(n - self._target) + (x != self._limit) for n, x in options])

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.statistics import Interval, mean_interval
-from baselines.twin.futures import BIN_S, LOOKS, analog_paths, worst_sums
+from baselines.twin.futures import BIN_S, LOOKS, WORST, analog_paths, worst_sums
 from experiments.harness.claims import Claim, less, more
 from experiments.harness.figure import SEEDS, Grid, claimed, where
 from experiments.harness.parameters import Parameters, ours
@@ -150,7 +150,7 @@ def entries(stretch: Stretch, at: NDArray[np.int64]) -> NDArray[np.float32]:
 
 def worst(stretch: Stretch, at: NDArray[np.int64]) -> NDArray[np.float64]:
     """(n,) GPUs in the worst half minute of the bins that follow."""
-    return worst_sums(stretch.work[at[:, None] + np.arange(AHEAD)]) / 3
+    return worst_sums(stretch.work[at[:, None] + np.arange(AHEAD)]) / WORST
 
 
 def usual(stretch: Stretch, at: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -216,7 +216,7 @@ def analogs(
             cost * analog_paths(series[None, :now], AHEAD, 256, rng)[0]
             for series, cost in zip(stretch.counts, costs, strict=True)
         ]
-        found.append(np.quantile(worst_sums(np.sum(paths, axis=0) / BIN_S) / 3, QUANTILES))
+        found.append(np.quantile(worst_sums(np.sum(paths, axis=0) / BIN_S) / WORST, QUANTILES))
     return np.array(found)
 
 

@@ -34,6 +34,7 @@ from llmscale_env.control.policy import Policy
 from llmscale_env.control.twins import Future, unfinished
 from llmscale_env.control.view import ClusterView
 from llmscale_env.scenarios import Scenario, load_scenario
+from llmscale_env.workload.config import TEN_MINUTES_S
 from llmscale_env.workload.requests import PS_PER_S, RequestTable
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ DRAWN = "planner"
 RATES, KNOWN, ORDERS, FAR = "true rates", "true future", "more orders", "farther ahead"
 TOLD = (RATES, KNOWN, ORDERS, FAR)
 CHANGED = {
-    "60 s ahead": "twin:horizon_s=60",
-    "240 s ahead": "twin:horizon_s=240",
+    "60 s ahead": "twin:look_ahead_s=60",
+    "240 s ahead": "twin:look_ahead_s=240",
     "four rounds": "twin:rounds=4",
     "no changed level": "twin:spread=0",
 }
@@ -55,7 +56,7 @@ CHANGED = {
 ONE = "one future"
 STEPS = (-4, -3, -2, -1, 0, 1, 2, 3, 4)
 """Instances more or fewer of who has more orders."""
-TEN_MINUTES_S, PART_S = 600, 30
+PART_S = 30
 FUTURES = 8
 """That are drawn where the rates are told."""
 
@@ -196,7 +197,7 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
         changes["horizon_s"] = case["horizon_s"]
     scenario, who = load_scenario(case["env"], **changes), case["who"]
     if who in TOLD:
-        ahead = {"horizon_s": case["far_s"]} if who == FAR else {}
+        ahead = {"look_ahead_s": case["far_s"]} if who == FAR else {}
         if who != RATES:
             ahead["late_price"] = 1.0
         requests = draw_requests(scenario, np.random.default_rng(case["seed"]))
