@@ -48,7 +48,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 def module_commands(page: Path) -> Iterator[list[str]]:
     """Words after `python -m` of every command of a page, in blocks and in running text."""
-    found = [line for block in blocks(page, "") for line in block.splitlines()]
+    found = [line for block in blocks(page, "") for line in block.replace("\\\n", " ").splitlines()]
     found += re.findall(r"`([^`\n]+)`", split(page)[0])
     for line in found:
         command = line.partition("#")[0].strip()
