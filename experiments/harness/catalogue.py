@@ -26,8 +26,9 @@ PAPERS = {
     "sageserve": "SageServe (Jaiswal et al., 2025)",
     "learned": "Planning and learning (ours)",
 }
-"""Folders of `experiments/` that hold experiments, and the papers whose figures they are; the last is our own
-study, whose claims are what we set out to show."""
+"""Folders of `experiments/` that hold experiments, and the papers whose figures they are."""
+OURS = "learned"
+"""Our own study, whose claims are what we set out to show."""
 
 SCALES = ("quick", "paper")
 _NEEDED = ("FIGURE", "PARAMETERS", "cases", "run", "plot", "claims")

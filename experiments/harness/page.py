@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from agents.statistics import Interval, shown
-from experiments.harness.catalogue import PAPERS, Entry
+from experiments.harness.catalogue import OURS, PAPERS, Entry
 from experiments.harness.claims import Claim, Verdict
 from experiments.harness.fingerprint import ROOT
 from experiments.harness.headlines import headlines, judged_by, learnt
@@ -58,12 +58,14 @@ def markdown(
         ValueError: a headline names a claim that its experiment does not make, though its result is of today.
     """
     without_series = without_series or {}
+    said = "statement" if paper == OURS else "sentence"
+    whose = "statement that we set out to show" if paper == OURS else "sentence of the paper"
     size = "" if scale == "paper" else f" from results at scale **{scale}**, not the paper's sizes"
     lines = [
         f"# {PAPERS[paper]}: what reproduces",
         "",
         f"Made by `python -m experiments.report`{size}. {_LEGEND} Intervals are 95 % over seeds; a number "
-        "without one has no sampling error or one seed. A row is one sentence of the paper; its parts "
+        f"without one has no sampling error or one seed. A row is one {whose}; its parts "
         f"(models, loads, readings) are in [claims.csv]({paper}/claims.csv), what was set in "
         f"[parameters.csv]({paper}/parameters.csv). {_repeated(results)}".rstrip(),
         "",
@@ -71,7 +73,7 @@ def markdown(
         *_where_they_hold(paper, mapped_claims(paper, results)),
     ]
     counted = [c for _, result in results for c in result.claims if not c.question]
-    lines += ["## All sentences", "", f"{_counts(counted)}, of {len(counted)} sentences.", ""]
+    lines += [f"## All {said}s", "", f"{_counts(counted)}, of {len(counted)} {said}s.", ""]
     if scale == "paper" and (found := learnt(paper)):
         lines += ["## What the paper does not say", "", *(f"- {one}" for one in found), ""]
     above = {(headline.experiment, headline.sentence) for headline in headlines(paper)}
@@ -236,7 +238,8 @@ def _section(
         told.append(f"**This result was {wrong}.**")
     lines += ["", " ".join(told)]
     if counted := [claim for claim in result.claims if not claim.question]:
-        lines += ["", "| | claim | paper | ours | how, or why not |", "|---|---|---|---|---|"]
+        expected = "expected" if entry.paper == OURS else "paper"
+        lines += ["", f"| | claim | {expected} | ours | how, or why not |", "|---|---|---|---|---|"]
         lines += [_row(c, is_above=(entry.name, c.sentence) in above) for c in counted]
     return lines
 

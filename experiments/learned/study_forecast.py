@@ -1,8 +1,8 @@
 """What a forecaster that is trained on training days has learnt: days, or their seconds by heart.
 
 The planner (`baselines/twin`) takes what comes from times that looked like now, of one day before and of
-today. Here a network that is trained on training days foresees the worst half minute of the next two
-minutes beside it, on validation days.
+today ("analogs"). Here a network that is trained on training days foresees the worst half minute of the next
+two minutes beside it, on validation days. Scores are in GPUs of load, and less is better.
 
 In `mixed-slo` the rates of a day change every ten minutes. The seconds within are those of one hour of
 Azure's traces, from a drawn second on, on training and test days alike. A network may so have learnt that

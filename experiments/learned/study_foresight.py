@@ -2,7 +2,8 @@
 
 The planner (`baselines/twin`) plays windows of test days with ever more told to it: the futures that it
 draws, the true rates with other half minutes, and what really comes. Told all, it also gets more orders to
-choose from, or looks three times as far ahead. What each step gains is that part of the regret.
+choose from, or looks three times as far ahead. What each step gains is that part of the regret. "behind the
+planner" is how much less reward a row has, on the same windows.
 
 Beside it stand rules with searched settings, and the planner with one thing changed. It looks half or twice
 as far ahead, plays one future in place of eight, or up to four of each kind, or takes rates that it has
@@ -50,7 +51,7 @@ CHANGED = {
     "60 s ahead": "twin:look_ahead_s=60",
     "240 s ahead": "twin:look_ahead_s=240",
     "four rounds": "twin:rounds=4",
-    "no changed level": "twin:spread=0",
+    "no drawn factor": "twin:spread=0",
 }
 """The planner with one parameter changed."""
 ONE = "one future"
