@@ -1,11 +1,12 @@
 """Planner, pupil, and rules with searched settings: hours at matched 99 %, and worlds not as believed.
 
 All play the same two-hour windows of test days. On "the world" each is run at several settings, and judged by
-the GPU-hours that it needs for 99 % of every class (`experiments.learned.matched`). Rules have the settings
-found for reward, the same with one knob turned towards more GPUs, those found for the fewest GPU-hours at
-99 %, and the published ones. The planner has other prices of a late request, which are what it weighs GPUs
-against, and the network that ships other quantiles of its instance counts. Batch classes count by the worst
-one of each window, which asks a little more than 99 % of each.
+the GPU-hours that it needs for 99 % of every class (`experiments.learned.matched`). "inf" is where no setting
+has them, in all windows or in some resamples of these. Rules have the settings found for reward, the same
+with one knob turned towards more GPUs, those found for the fewest GPU-hours at 99 %, and the published ones.
+The planner has other prices of a late request, which are what it weighs GPUs against, and the network that
+ships other quantiles of its instance counts. Batch classes count by the worst one of each window, which asks
+a little more than 99 % of each.
 
 Then the world is another than everybody believes: iterations take 20 % longer, loads take twice as long, or
 what is shown is 30 s old. How much reward does each lose? "whole days" are the test days themselves, each
