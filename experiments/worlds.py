@@ -9,6 +9,8 @@
                          for every policy again; "none": for none
     episodes=N           that every policy is judged by: seeds 10000, 10001, ... (mixed-slo: of each
                          test day; multi-region: those under which weekdays come equally often)
+    planners=true        also those that simulate what they may order, and take minutes for an
+                         episode; their settings are not searched
     learned=A,B          run folders of agents.train, judged on the same episodes where they belong
     page=FILE            where the whole table goes, between the environment's two marks (docs/
                          leaderboard.md); "none": nowhere
@@ -52,7 +54,7 @@ from agents.blind_players import ConstantAction, DoNothing, RandomActions, actio
 from agents.statistics import mean_interval, paired_difference
 from baselines import make_policy, policies_for, tune
 from baselines.make import TUNED_NAMES
-from baselines.registry import TUNABLE
+from baselines.registry import POLICIES, TUNABLE
 from baselines.tuned_settings import FOLDER, read_settings, settings_path
 from baselines.tuning.episodes import Episodes, default_folder, fingerprint
 from baselines.tuning.halving import plan
@@ -63,6 +65,7 @@ from llmscale_env._cli import (
     Slip,
     check_file,
     environment_of,
+    flag,
     one_line,
     one_of,
     parse_options,
@@ -79,6 +82,7 @@ from llmscale_env.scenarios.schema import Scenario
 
 TARGET = 0.99
 FIRST_TEST_SEED = 10_000
+PLANNERS = frozenset(name for name, each in POLICIES.items() if each.plans)
 SLOW_BUDGET = 64
 AT_TARGET = FOLDER / "at-99"
 
@@ -153,11 +157,17 @@ SCALES = {"paper": Scale(160, 8, 2, 20), "quick": Scale(6, 2, 1, 2)}
 
 @dataclass
 class Row:
-    """Somebody's episodes."""
+    """Somebody's episodes.
+
+    Attributes:
+        name: as the table says it.
+        outcomes: of each episode.
+        is_rule: false for networks and planners, which a world's tension is not measured by.
+    """
 
     name: str
     outcomes: list[Outcome]
-    learned: bool = False
+    is_rule: bool = True
 
     def mean(self, what: str) -> float:
         """Of `reward`, `attainment` or `gpu_hours`."""
@@ -179,13 +189,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
-    allowed = ("env", "scale", "search", "episodes", "learned", "page", "summary", *_spread.WORDS)
-    options = parse_options(list(words), allowed)
+    allowed = ("env", "scale", "search", "episodes", "planners", "learned", "page", "summary")
+    options = parse_options(list(words), (*allowed, *_spread.WORDS))
     for part in filter(None, options.get("env", "").split(",")):
         environment_of(part, WORLDS)
     names = some_of(options, "env", tuple(WORLDS))
     scale_name = one_of(options, "scale", tuple(SCALES))
     search = one_of(options, "search", ("missing", "all", "none"))
+    planners = flag(options, "planners")
     full = SCALES[scale_name]
     paper = scale_name == "paper"
     page = _page(options, "page", "docs/leaderboard.md" if paper else "none")
@@ -208,7 +219,7 @@ def _run(words: Sequence[str]) -> int:
         seeds = even_seeds(judged[0], FIRST_TEST_SEED, episodes)
         found = _searched(env, scenario, scale, search, launcher, keep=paper)
         rows = []
-        for player in (*_players(env, scenario, found), *learned[env]):
+        for player in (*_players(env, scenario, found, planners), *learned[env]):
             name, kind, settings = player
             is_learned = player in learned[env]
             kept = None if is_learned else _kept(name, judged)
@@ -218,12 +229,13 @@ def _run(words: Sequence[str]) -> int:
                 tqdm(total=len(seeds), **shown) as bar,
             ):
                 played.after_each = _each_one(bar)
-                rows.append(Row(name, played.outcomes(settings, seeds), is_learned))
+                is_rule = not is_learned and name not in PLANNERS
+                rows.append(Row(name, played.outcomes(settings, seeds), is_rule))
             print(f"{env}: {name}: reward {rows[-1].mean('reward'):.2f}", flush=True)
         rows, given = distinct(rows), len(judged) * episodes
         ordered = sorted(rows, key=lambda row: -row.mean("reward"))
         command = f"python -m experiments.worlds env={env} scale={scale_name}"
-        for word in ("episodes", "search"):
+        for word in ("episodes", "search", "planners"):
             command += f" {word}={options[word]}" if word in options else ""
         if learned[env]:
             command += f" learned={options['learned']}"
@@ -367,9 +379,11 @@ def _kept(name: str, scenarios: Sequence[Scenario]) -> Path:
     return default_folder() / f"worlds_{name}_{made}.jsonl"
 
 
-def _players(env: str, scenario: Scenario, found: Mapping[str, dict[str, Any]]) -> list[Player]:
+def _players(
+    env: str, scenario: Scenario, found: Mapping[str, dict[str, Any]], planners: bool
+) -> list[Player]:
     """Everybody who is not trained."""
-    plain = [name for name in policies_for(scenario, planners=False) if name not in TUNED_NAMES]
+    plain = [name for name in policies_for(scenario, planners=planners) if name not in TUNED_NAMES]
     players: list[Player] = [
         (name, partial(make_policy, name), {}) for name in (*plain, *WORLDS[env].variants)
     ]
@@ -439,8 +453,8 @@ FIXED = (*BLIND, "distserve", "jsq", "power-of-two", "machine-wide")
 
 
 def best_rule(ordered: Sequence[Row], still: tuple[str, ...]) -> Row:
-    """The first that is neither learned nor one of those that stand still."""
-    return next(row for row in ordered if not row.learned and not row.name.startswith(still))
+    """The first rule that is none of those that stand still."""
+    return next(row for row in ordered if row.is_rule and not row.name.startswith(still))
 
 
 def chief(ordered: Sequence[Row], world: World) -> list[Row]:
@@ -471,7 +485,7 @@ def gain(ordered: Sequence[Row]) -> str:
 
 def tension(rows: Sequence[Row]) -> str:
     """One sentence: GPU-hours of the cheapest fixed fleet and of the cheapest other rule at the target."""
-    good = [row for row in rows if row.worst_class >= TARGET and not row.learned]
+    good = [row for row in rows if row.worst_class >= TARGET and row.is_rule]
     fixed = [row for row in good if row.name.startswith(FIXED)]
     rules = [row for row in good if row not in fixed]
     if not fixed or not rules:

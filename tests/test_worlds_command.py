@@ -46,7 +46,7 @@ def test_tension_by_hand():
     assert "no rule that changes its fleet here" in tension(rows[:2])
     assert "no fixed fleet here" in tension(rows[1:])
     # Who has learnt is no rule, however good.
-    rows.append(Row("ppo", row("ppo", (-1, 1.0, 1), (-1, 1.0, 1)).outcomes, learned=True))
+    rows.append(Row("ppo", row("ppo", (-1, 1.0, 1), (-1, 1.0, 1)).outcomes, is_rule=False))
     assert "the 16 of paced" in tension(rows)
     assert gain([rows[-1], *rows[:-1]]).startswith("Tension: paced has ")
 
@@ -92,7 +92,7 @@ def test_the_short_table_has_who_matters():
         *("ppo (learned: runs/a)", "hpa at 99 %", "paced-tuned", "chiron-tuned", "static-tuned"),
         *("jsq", "static", "constant action", "random, masked", "random", "do-nothing", "chiron"),
     )
-    rows = [Row(name, row(name, (-k, 1, 1)).outcomes, k == 0) for k, name in enumerate(names)]
+    rows = [Row(name, row(name, (-k, 1, 1)).outcomes, k > 0) for k, name in enumerate(names)]
     left_out = {"paced-tuned", "jsq", "static", "random, masked"}
     shown = [each.name for each in chief(rows, World("", list, "chiron"))]
     assert shown == [name for name in names if name not in left_out]
@@ -217,6 +217,22 @@ def test_a_trained_policy_is_judged_and_marked(short_world: list[str], tmp_path:
     assert not list(tmp_path.glob("*learned*"))  # its episodes are not kept
 
 
+def test_planners_are_judged_where_they_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(worlds, "default_folder", lambda: tmp_path)
+    short = load_scenario("mixed-slo-hours", horizon_s=90.0)
+    monkeypatch.setitem(WORLDS, "mixed-slo", World("mixed-slo-hours", lambda: [short], "chiron"))
+    board = tmp_path / "board.md"
+    board.write_text("# A page\n\n## mixed-slo: chat\n")
+    words = ["env=mixed-slo", "scale=quick", "search=none", "episodes=1", f"page={board}"]
+    assert main(words) == 0
+    assert "\n| twin | " not in board.read_text()
+    assert main([*words, "planners=true"]) == 0
+    assert "\n| twin | " in board.read_text()
+    assert "search=none planners=true`" in board.read_text()
+
+
 def test_wrong_run_folders_are_one_clear_error(
     short_world: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -267,6 +283,7 @@ def test_an_interrupted_search_is_the_commands_own(
         ),
         (["scale=large"], "scale = 'large'"),
         (["search=some"], "search = 'some'"),
+        (["planners=all"], "planners = 'all': must be true or false"),
         (["episodes=0"], "episodes = "),
         (["episode=3"], "episode"),
         (["page=nowhere.md"], "page = 'nowhere.md': there is no such file"),
