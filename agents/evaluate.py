@@ -118,7 +118,7 @@ def _evaluate(words: Sequence[str]) -> int:
     if metrics is not None:
         needs("prometheus_client")
         check_file("openmetrics", metrics)
-    seeds = even_seeds(scenario, seed, episodes)
+    seeds = even_seeds(scenario, seed, episodes, any_time=True)
     text, places = compare(
         policies,
         scenario,

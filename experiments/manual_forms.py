@@ -171,6 +171,7 @@ Choices: {factors}.
 - `metric_delay_s` of a scenario: policies and agents see the cluster so many seconds late (whole
   control intervals), but the agent's last action at once. Orders act at once. Forecasts look that
   much further ahead.
-- `time_factor` and `load_time_factor` of a pool multiply the times of its iterations and loads, as in
-  `fleet.pools.*.time_factor=1.2`. Policies, blocks and forecasts keep the calibrated times.
+- `time_factor`, `load_time_factor` and `acquire_time_factor` of a pool multiply the times of its
+  iterations, of loads, and from an order to the load, as in `fleet.pools.*.time_factor=1.2`.
+  Policies, blocks and forecasts keep the calibrated times.
 """

@@ -20,7 +20,11 @@ from llmscale_env.sim.reference import ReferenceEngine
 from tests.env_kinds import SHORT, assert_equal_to_singles, assert_replayed
 from tests.small_world import SMALL_WORLD, SmallEnv, SmallVectorEnv
 
-WRONG = {"fleet.pools.*.time_factor": 1.2, "fleet.pools.*.load_time_factor": 0.8}
+WRONG = {
+    "fleet.pools.*.time_factor": 1.2,
+    "fleet.pools.*.load_time_factor": 0.8,
+    "fleet.pools.*.acquire_time_factor": 1.5,
+}
 
 
 def short(**changes):
@@ -46,6 +50,9 @@ def test_iterations_and_loads_take_so_many_times_as_long():
         np.testing.assert_allclose(getattr(two, name), 1.2 * getattr(one, name), atol=1)
     assert two.kv_capacity_tokens == one.kv_capacity_tokens
     np.testing.assert_allclose(pools[1].load_ps, 0.8 * np.array(pools[0].load_ps), atol=1)
+    later = {"fleet.pools.*.acquire_s": 10.0, **WRONG}
+    assert compile_cluster(short(**later)).pools[1].acquire_ps == ps(15.0)
+    assert compile_cluster(short(**later), as_calibrated=True).pools[1].acquire_ps == ps(10.0)
 
 
 def test_everybody_plans_by_the_calibrated_times():
@@ -100,6 +107,8 @@ def test_load_time_factor_is_for_loads_that_take_a_time():
         load_scenario("burst-multicast", **{"fleet.pools.*.load_time_factor": 2.0})
     with pytest.raises(ScenarioError, match="time_factor"):
         short(**{"fleet.pools.mixed.time_factor": 0})
+    with pytest.raises(ScenarioError, match="acquire_time_factor = 2"):
+        load_scenario("multi-region", **{"fleet.pools.*.acquire_time_factor": 2.0})
 
 
 # ---- metrics that come late ----

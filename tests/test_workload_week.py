@@ -382,6 +382,23 @@ def test_even_seeds_draw_every_day_equally_often(name, workload, days):
     assert sorted(drawn(2 * days + 1)) == [2] * (days - 1) + [3]
 
 
+def test_windows_that_begin_at_any_time_can_be_even_by_day_too():
+    scenario = load_scenario("mixed-slo-hours", workload="mixed-slo/test-hours")
+    seeds = even_seeds(scenario, 10_000, 9, any_time=True)
+    light = load_scenario(
+        "mixed-slo-hours", workload="mixed-slo/test-hours", **{"workload.rate_scale": 0.001}
+    )
+    # The clock counts from the day before, on which the history begins.
+    clocks = [draw_requests(light, np.random.default_rng(seed)).clock_s for seed in seeds]
+    assert len(set(clocks)) == 9
+    found = [
+        day_drawn(scenario.workload, scenario.horizon_s, np.random.default_rng(seed), any_time=True)
+        for seed in seeds
+    ]
+    assert sorted(np.unique_counts(found).counts.tolist()) == [2, 2, 2, 3]
+    assert set(found) == {10, 11, 12, 13}
+
+
 @pytest.mark.parametrize("name, days", [("mixed-slo", 8), ("multi-region", 7)])
 def test_a_search_meets_every_day_once_before_any_comes_again(name, days):
     scenario = load_scenario(name)

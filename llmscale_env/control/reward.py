@@ -200,11 +200,17 @@ def draw_requests(scenario: Scenario, rng: np.random.Generator) -> RequestTable:
     return replace(table, failures=draw_failures(scenario, rng))
 
 
-def even_seeds(scenario: Scenario, first: int, n: int) -> list[int]:
+def even_seeds(scenario: Scenario, first: int, n: int, *, any_time: bool = False) -> list[int]:
     """`n` seeds from `first` on under which every day that a seed may draw comes equally often.
 
     Where `n` is no multiple of the number of days, some come once more than others. Of a scenario whose seeds
     draw no day: the `n` seeds from `first` on.
+
+    Args:
+        scenario: whose seeds.
+        first, n: see above.
+        any_time: whether windows that begin at any time of a day are of the day on which they begin; else
+            such a scenario draws no day.
 
     Raises:
         ValueError: a negative number.
@@ -212,7 +218,7 @@ def even_seeds(scenario: Scenario, first: int, n: int) -> list[int]:
     if first < 0 or n < 0:
         raise ValueError(f"first = {first}, n = {n}: must not be negative")
     workload, horizon_s = scenario.workload, scenario.horizon_s
-    days = days_to_draw(workload, horizon_s)
+    days = days_to_draw(workload, horizon_s, any_time=any_time)
     if days is None:
         return list(range(first, first + n))
     each, more = divmod(n, days)
@@ -221,7 +227,7 @@ def even_seeds(scenario: Scenario, first: int, n: int) -> list[int]:
     for seed in count(first):
         if len(seeds) == n:
             break
-        day = day_drawn(workload, horizon_s, np.random.default_rng(seed))
+        day = day_drawn(workload, horizon_s, np.random.default_rng(seed), any_time=any_time)
         if came[day] == each and more:
             more -= 1
         elif came[day] >= each:

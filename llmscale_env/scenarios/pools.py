@@ -76,9 +76,9 @@ class PoolConfig(Frozen):
             A slot without one loads from "host", or from "ssd" if they are not there. In commands "ssd" also
             stands for "download", and "host" for "sleep".
         load_s: seconds to load by source, in place of those computed.
-        time_factor, load_time_factor: calibration error. Iterations take so many times as long, and loading
-            weights (swaps included), as the data say by which everybody plans: policies, forecasts of load
-            times, the unit of unfinished work in the reward.
+        time_factor, load_time_factor, acquire_time_factor: calibration error. Iterations, loading weights
+            (swaps included) and `acquire_s` take so many times as long as the data say by which everybody
+            plans: policies, forecasts of load times, the unit of unfinished work in the reward.
         average_hits, speculative: optimisations that change iteration times and KV memory
             (docs/calibration.md); None: without.
         swaps_to: other LLMs that an instance can load in turn (docs/engine.md, section 9). Such a pool is
@@ -143,6 +143,7 @@ class PoolConfig(Frozen):
     load_s: dict[StartSource, NonNegative] | None = None
     time_factor: Annotated[float, Field(ge=0.01, le=100)] = 1.0
     load_time_factor: Annotated[float, Field(ge=0.01, le=100)] = 1.0
+    acquire_time_factor: Annotated[float, Field(ge=0.01, le=100)] = 1.0
     average_hits: AverageHits | None = None
     speculative: SpeculativeConfig | None = None
     swaps_to: tuple[str, ...] = ()
@@ -256,6 +257,10 @@ class PoolConfig(Frozen):
             what = "weights = 'flow'" if self.flows else "spot"
             raise ValueError(
                 f"load_time_factor = {self.load_time_factor:g}: must be 1 together with {what}"
+            )
+        if self.acquire_time_factor != 1.0 and self.spot:
+            raise ValueError(
+                f"acquire_time_factor = {self.acquire_time_factor:g}: must be 1 together with spot"
             )
         self._check_region_fields()
         return self

@@ -320,7 +320,7 @@ class Scenario(Frozen):
     @property
     def as_calibrated(self) -> Scenario:
         """The cluster as everybody takes it to be: without calibration errors."""
-        right = {"time_factor": 1.0, "load_time_factor": 1.0}
+        right = {"time_factor": 1.0, "load_time_factor": 1.0, "acquire_time_factor": 1.0}
         if all(getattr(pool, name) == 1.0 for pool in self.fleet.pools for name in right):
             return self
         pools = tuple(pool.model_copy(update=right) for pool in self.fleet.pools)

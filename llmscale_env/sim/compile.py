@@ -166,6 +166,7 @@ def compile_cluster(
         number = as_run(pool)
         profile = profiles[number]
         slowness = 1.0 if as_calibrated else pool.load_time_factor
+        acquire_s = pool.acquire_s * (1.0 if as_calibrated else pool.acquire_time_factor)
         load = {
             source: seconds * slowness
             for source, seconds in pool_load_times_s(scenario, pool).items()
@@ -190,7 +191,7 @@ def compile_cluster(
                 prefill_tokens=pool.prefill_tokens,
                 preemption=PreemptionMode[pool.preemption.upper()],
                 evicts=pool.evicts,
-                acquire_ps=ps(pool.acquire_s + before_flow_s(scenario, pool)),
+                acquire_ps=ps(acquire_s + before_flow_s(scenario, pool)),
                 load_ps=(ps(load["ssd"]), ps(load["host"]), ps(load["multicast"])),
                 wake_ps=ps(load["sleep"]) if pool.load_source == "sleep" else -1,
                 load_source=SOURCES[pool.engine_source],

@@ -686,14 +686,17 @@ def _random_day(workload: WorkloadConfig, children: _Children) -> int | None:
     return int(children.of(_DAY)[1].integers(days_of(drawn[0]))) if drawn else None
 
 
-def day_drawn(workload: WorkloadConfig, horizon_s: float, rng: np.random.Generator) -> int | None:
+def day_drawn(
+    workload: WorkloadConfig, horizon_s: float, rng: np.random.Generator, *, any_time: bool = False
+) -> int | None:
     """The day that `generate_requests` draws for an episode that starts at a given hour of some day.
 
     Args:
         workload, horizon_s, rng: as in `generate_requests`; `rng` is moved on.
+        any_time: also of `DayArrivals` that start at any time of a day: the day of the start.
 
     Returns:
-        Its number in the table, from 0; None where no day is drawn, or any time of it.
+        Its number in the table, from 0; None where no day is drawn, or (without `any_time`) any time of it.
 
     Raises:
         ValueError: there is no such table, or no start.
@@ -701,19 +704,22 @@ def day_drawn(workload: WorkloadConfig, horizon_s: float, rng: np.random.Generat
     children = _Children(rng)
     if workload.day_arrivals:
         arrivals = workload.day_arrivals[0]
-        if arrivals.start_s == "random":
+        if arrivals.start_s == "random" and not any_time:
             return None
         return draw_start(arrivals, horizon_s, children.of(_DAY)[0]) * TEN_MINUTES_S // DAY_S
     return _random_day(workload, children)
 
 
-def days_to_draw(workload: WorkloadConfig, horizon_s: float) -> int | None:
-    """How many days `day_drawn` may draw, each alike; None where it draws none."""
+def days_to_draw(
+    workload: WorkloadConfig, horizon_s: float, *, any_time: bool = False
+) -> int | None:
+    """How many days `day_drawn` may draw, each (about) alike; None where it draws none."""
     if workload.day_arrivals:
         arrivals = workload.day_arrivals[0]
-        if arrivals.start_s == "random":
+        if arrivals.start_s == "random" and not any_time:
             return None
-        return len(possible_starts(arrivals, horizon_s))
+        starts = possible_starts(arrivals, horizon_s)
+        return len(np.unique(starts * TEN_MINUTES_S // DAY_S))
     drawn = [each for each in workload.hourly_arrivals if each.start_s == "random-day"]
     return days_of(drawn[0]) if drawn else None
 
