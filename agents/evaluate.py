@@ -13,6 +13,7 @@
                       A name of a policy is that policy; a folder of the same name is ./NAME
     episodes=20       episodes, with the seeds SEED, SEED + 1, ...; equal ones count once. Where
                       a seed draws a whole day, some are left out so that days come equally often
+                      (even=true: also of windows that begin at any time of a day)
     seed=10000        first seed
     out=FOLDER        where to write (default: results/evaluate-ENV, or -NAME of scenario=NAME)
     openmetrics=FILE  the summary as OpenMetrics too: gauges by policy, class and environment
@@ -86,14 +87,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _evaluate(words: Sequence[str]) -> int:
     options, scenario_name, overrides = parse_scenario_words(
         words,
-        ("env", "policies", "episodes", "seed", "out", "openmetrics", "wide", "engine", *_spread.WORDS),
+        ("env", "policies", "episodes", "seed", "even", "out", "openmetrics", "wide", "engine",
+         *_spread.WORDS),
     )  # fmt: skip
     if "env" not in options:
         raise Slip("env= is missing, such as env=mixed-slo-hours")
     environment_id(options["env"])
     episodes = whole(options, "episodes", 20, 1, 100_000)
     seed = whole(options, "seed", EVALUATION_SEED, 0, 2**31 - 1)
-    wide = flag(options, "wide", False)
+    wide, even = flag(options, "wide"), flag(options, "even")
     launcher = launcher_of(options, workers=1)
     engine = one_of(options, "engine", ("fast", "reference"))
     if engine == "reference" and launcher != ALONE:
@@ -118,7 +120,7 @@ def _evaluate(words: Sequence[str]) -> int:
     if metrics is not None:
         needs("prometheus_client")
         check_file("openmetrics", metrics)
-    seeds = even_seeds(scenario, seed, episodes, any_time=True)
+    seeds = even_seeds(scenario, seed, episodes, any_time=even)
     text, places = compare(
         policies,
         scenario,

@@ -323,7 +323,7 @@ def _finish(
     curve = learning_curve(folder, folder / "learning_curve.png", scenario)
     places += [("learning curve", curve)]
     chosen = config.evaluation_seeds()
-    seeds = even_seeds(judged, chosen.start, max(len(chosen), 1), any_time=True)
+    seeds = even_seeds(judged, chosen.start, max(len(chosen), 1))
     if config.evaluation_episodes:
         policies = [learned, *(make_policy(name) for name in config.references)]
         # Whole days take longer than processes take to start.
@@ -351,7 +351,7 @@ def _note_command(folder: Path, config: TrainConfig, words: Sequence[str]) -> No
         "seed": config.seed,
         "first_training_episodes": config.training_seeds(),
         "validation": [validation.start, validation.stop - 1],
-        "evaluation": even_seeds(judged, evaluation.start, len(evaluation), any_time=True),
+        "evaluation": even_seeds(judged, evaluation.start, len(evaluation)),
     }
     write_json(path, {"sessions": sessions, "seeds": seeds})
 

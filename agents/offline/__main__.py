@@ -131,7 +131,7 @@ def learn(words: Sequence[str]) -> int:
     actor = learners.learn(data, method, steps, seed, said)
     policies: list[Any] = [learners.OfflinePolicy(actor, codec, method)]
     policies += [make_policy(name) for name in others_named]
-    seeds = even_seeds(scenario, EVALUATION_SEED, episodes, any_time=True)
+    seeds = even_seeds(scenario, EVALUATION_SEED, episodes)
     text, places = compare(policies, scenario, seeds, out)
     write_json(out / "evaluation.json", provenance(words, "agents.offline"))
     print(text, listed(places), sep="\n", flush=True)
