@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -14,6 +15,7 @@ from agents import evaluate
 from agents.runs.openmetrics import write_openmetrics
 from baselines import tune
 from llmscale_env.scenarios import load_scenario
+from llmscale_env.workload.generate import day_drawn
 
 SHORT = ["env=burst-multicast", "episodes=2", "scenario.horizon_s=20"]
 
@@ -124,6 +126,21 @@ def test_a_comma_or_a_plus_separates_parameters(tmp_path: Path):
     plus = run("policies=static:prefill=4+decode=3", folder=tmp_path / "plus")
     assert comma == plus
     assert {row["policy"] for row in plus} == {"static:prefill=4+decode=3"}
+
+
+def test_windows_can_be_of_every_day_as_often(tmp_path: Path):
+    words = ["env=mixed-slo-hours", "scenario.workload=mixed-slo/test-hours", "policies=static"]
+    words += ["scenario.workload.rate_scale=0.01", "episodes=8", "even=true", f"out={tmp_path}"]
+    assert evaluate.main(words) == 0
+    scenario = load_scenario("mixed-slo-hours", workload="mixed-slo/test-hours")
+    days = [
+        day_drawn(
+            *(scenario.workload, scenario.horizon_s, np.random.default_rng(int(row["seed"]))),
+            any_time=True,
+        )
+        for row in rows_of(tmp_path)
+    ]
+    assert sorted(days) == sorted([10, 11, 12, 13] * 2)
 
 
 def test_a_parameter_without_a_policy_says_how_it_is_written(refused: Any):
