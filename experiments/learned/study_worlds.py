@@ -71,7 +71,7 @@ class Settings(Parameters):
 
 PARAMETERS = {
     "quick": Settings(seeds=2, horizon_s=900.0),
-    "paper": Settings(seeds=16),
+    "paper": Settings(seeds=12),
 }
 
 
