@@ -2,13 +2,15 @@
 
 *Lengths.* A request gets the length of one that has finished, of its class and of about its prompt
 length, and longer than what it has emitted. Until enough have finished, lengths are exponential with the
-predicted mean.
+predicted mean. Those that finish in an episode's first minute are the short ones, so for another half minute
+what is drawn is too short.
 
 *Arrivals.* What follows is what has followed before, at times that looked like now (analogs). Arrivals
 are counted in bins of 10 s, the day before included, apart for short and for long prompts. Two times look
 alike where the rates of the last 30 s and 3 minutes stand alike to that of the last quarter of an hour.
 The counts that followed are taken, times the ratio of the two rates of a quarter of an hour and a drawn
-factor. A job of thousands at one instant cannot be expected, and is left out.
+factor. A job of thousands at one instant cannot be expected, and is left out. A ratio of two noisy rates
+leans upward, most where long prompts are rare, so a little more is drawn than comes: on the safe side.
 
 Without a day before there are few such times. Short and long prompts then have the same ones, and within a
 bin all requests of a class come as they came in one of the last half hour that had about so many. In the

@@ -4,6 +4,9 @@ The planner (`baselines/twin`) takes what comes from times that looked like now,
 today ("analogs"). Here a network that is trained on training days foresees the worst half minute of the next
 two minutes beside it, on validation days. Scores are in GPUs of load, and less is better.
 
+Both are told chat and code apart. The planner sees one class of both, and parts it by the lengths of prompts,
+so it may foresee less well than "analogs" do.
+
 In `mixed-slo` the rates of a day change every ten minutes. The seconds within are those of one hour of
 Azure's traces, from a drawn second on, on training and test days alike. A network may so have learnt that
 hour by heart. "halves apart" shows it: training days have the seconds of the first half of that hour, the
