@@ -9,7 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.configuration.config import TrainConfig, read_config
-from agents.configuration.environments import are_counts, check_quantile, codec_of
+from agents.configuration.environments import (
+    are_counts,
+    check_quantile,
+    codec_of,
+    make_scenario,
+)
 from agents.models.algorithms import is_recurrent, takes_masks
 from agents.models.store import (
     ModelError,
@@ -23,7 +28,8 @@ from agents.models.store import (
 from llmscale_env.control.command import Command
 from llmscale_env.control.forecast import make_forecaster
 from llmscale_env.control.view import ClusterView
-from llmscale_env.scenarios import Scenario
+from llmscale_env.envs.codec import Codec
+from llmscale_env.scenarios import Scenario, ScenarioError
 
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
@@ -130,7 +136,26 @@ class LearnedPolicy:
                     f"{where}: was trained with {what} {_short(own)}; scenario {scenario.name!r} "
                     f"has {_short(other)}. Train anew for other pools, classes, or queues"
                 )
+        self._check_names(codec, where, scenario)
         self._codec, self._scenario = codec, scenario
+
+    def _check_names(self, codec: Codec, where: str, scenario: Scenario) -> None:
+        """Whether entries and parts are called as in training, if its scenario is still there."""
+        try:
+            trained = codec_of(self.config, make_scenario(self.config))
+        except ScenarioError:
+            return
+        seen = ([entry.name for entry in each.encoder.entries] for each in (trained, codec))
+        for what, own, other in (
+            ("sees", *seen),
+            ("decides", trained.decoder.parts, codec.decoder.parts),
+        ):
+            for mine, theirs in zip(own, other, strict=False):
+                if mine != theirs:
+                    raise ModelError(
+                        f"{where}: {what} {mine!r} where scenario {scenario.name!r} has {theirs!r}. Name "
+                        "its pools and classes as in training, in the same order, or train anew"
+                    )
 
     def reset(self, scenario: Scenario, seed: int) -> None:
         """A new episode. A recurrent network forgets; `seed` is for the policy under a residual head.

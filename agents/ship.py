@@ -203,6 +203,9 @@ def read_card(path: Path) -> dict[str, Any]:
     if not isinstance(said, dict):
         raise Slip(f"{where}: must be keys and what they say")
     made_here = ("environment", "id", "seeds", "command", "figures")
+    for key in (*made_here[1:4], "revision"):
+        if key in said:
+            raise Slip(f"{where}: {key} = {said[key]!r}: comes from the run, not from a card")
     missing = [key for key in KEYS if key not in made_here and not said.get(key)]
     if missing:
         raise Slip(f"{where}: lacks {missing}")
@@ -210,6 +213,8 @@ def read_card(path: Path) -> dict[str, Any]:
         raise Slip(f"{where}: recommended = {said['recommended']!r}: must be true or false")
     if not isinstance(said.get("figures") or {}, dict):
         raise Slip(f"{where}: figures = {said['figures']!r}: must be names and what they say")
+    if "validation" in (said.get("figures") or {}):
+        raise Slip(f"{where}: figures.validation: comes from the run, not from a card")
     return said
 
 

@@ -31,7 +31,7 @@ rule has than the best that looks at nothing.
 Examples:
     llmscale worlds env=burst-multicast scale=quick
     llmscale worlds env=mixed-slo,placement scale=paper workers=2
-    llmscale worlds env=mixed-slo-hours search=none learned=runs/mine page=none summary=none
+    llmscale worlds env=mixed-slo search=none learned=runs/mine page=none summary=none
 """
 
 from __future__ import annotations

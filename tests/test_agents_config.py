@@ -509,6 +509,30 @@ def test_what_a_run_is_compared_on_may_be_another_scenario():
     assert evaluation_scenario(own, trained) is trained
 
 
+def test_who_learns_on_another_world_is_judged_there():
+    from agents.configuration.environments import (
+        evaluation_scenario,
+        make_scenario,
+        validation_scenarios,
+    )
+
+    # A field of it changed: the environment's own days, with that change.
+    light = make_config("mixed-slo-hours", {"scenario.workload.rate_scale": 0.05})
+    trained = make_scenario(light)
+    (validated,) = validation_scenarios(light, trained).values()
+    judged = evaluation_scenario(light, trained)
+    assert [each.workload.rate_scale for each in (validated, judged)] == [0.05, 0.05]
+    assert [each.workload.day_arrivals[0].days[0] for each in (validated, judged)] == [9, 11]
+    # Another world: that world.
+    for changes in ({"scenario": "mixed-slo-bursty"}, {"scenario.workload": "burstgpt"}):
+        config = make_config("mixed-slo-hours", changes)
+        own = make_scenario(config)
+        assert validation_scenarios(config, own) == {"": own}
+        assert evaluation_scenario(config, own) is own
+        named = make_config("mixed-slo-hours", {**changes, "evaluation_scenario": "mixed-slo"})
+        assert evaluation_scenario(named, own).horizon_s == 86_400
+
+
 def test_an_environment_like_another_has_its_options():
     day, hours = make_config("mixed-slo", {}), make_config("mixed-slo-hours", {})
     assert hours.hyper == day.hyper

@@ -11,6 +11,8 @@ import yaml
 
 from agents.configuration.config import make_config, parse_words, read_config
 from agents.evaluate import make_policies
+from agents.learned import LearnedPolicy
+from agents.models.store import ModelError
 from agents.pretrained import (
     FOLDER,
     KEYS,
@@ -187,3 +189,13 @@ def test_lists_of_policies_with_parameters_are_read_as_people_write_them():
     text = "static:interactive=6,mixed=4,hpa:kv_target=0.5+period_s=60,chiron"
     names = [policy.name for policy in make_policies(text, "burst-multicast", scenario)]
     assert names == ["static:interactive=6+mixed=4", "hpa:kv_target=0.5+period_s=60", "chiron"]
+
+
+def test_a_network_is_not_run_on_pools_in_another_order():
+    scenario = load_scenario("mixed-slo-hours")
+    (pupil,) = (each for each in shipped("mixed-slo-hours") if each.recommended)
+    policy = LearnedPolicy(pupil.folder)
+    policy.fit(scenario)
+    fleet = scenario.fleet.model_copy(update={"pools": scenario.fleet.pools[::-1]})
+    with pytest.raises(ModelError, match="sees 'interactive/active' where scenario"):
+        policy.fit(scenario.model_copy(update={"fleet": fleet}))

@@ -121,6 +121,9 @@ def test_slips(run: Path, card: Path, tmp_path: Path, capsys: pytest.CaptureFixt
         ({"figures": "abc"}, "must be names and what they say"),
         ({"recommended": "yes, please"}, "must be true or false"),
         ({"environment": "placement"}, "environment = 'placement'"),
+        ({"id": "llmscale/Other-v9"}, "id = 'llmscale/Other-v9': comes from the run"),
+        ({"seeds": [7]}, "seeds = [7]: comes from the run"),
+        ({"figures": {"validation": {"reward": 99}}}, "figures.validation: comes from the run"),
     ],
 )
 def test_bad_cards_ship_nothing(

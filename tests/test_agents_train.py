@@ -17,6 +17,7 @@ from agents import evaluate, pictures, train
 from agents.configuration.config import read_config
 from agents.models.store import LAST, steps_of
 from agents.runs.folders import LOCK
+from agents.runs.stopping import terminating
 from llmscale_env.sim.engine import make_engine
 from tests.small_runs import SEEN, SMALL, SMALL_RUN, rows
 from tests.small_world import SMALL_ID
@@ -204,6 +205,13 @@ def test_an_interrupt_before_anything_began_says_so(
     said = capsys.readouterr().err
     assert "nothing had begun; give the same command again" in said
     assert "resume" not in said
+
+
+def test_a_termination_interrupts_a_warm_start():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), terminating():
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.slow

@@ -217,6 +217,8 @@ def test_infos_of_which_some_lack_a_key():
             "(low ends of its ranges, workload = 'nope'): workload: mix = 'nope': unknown",
         ),
         (["randomise.ranges.name={low: 1, high: 2, times: true}"], "is no number in the scenario"),
+        # Both ends are allowed, and what is drawn between them is not.
+        (["randomise.ranges.metric_delay_s=[0, 60]"], "(within its ranges): metric_delay_s"),
         (["randomise.ranges.fleet.pools.mixed.max_batch=[64, 1024]"], "has another action_space"),
         (["curriculum=[{steps: 5, overrides: {nonsense: 1}}]"], "nonsense"),
         ([*RATES, "randomise.groups=3"], ""),

@@ -102,6 +102,11 @@ def test_both_engines_agree_on_a_cluster_that_is_not_as_calibrated():
     assert slow["interactive/itl_s_mean"] > 1.1 * right["interactive/itl_s_mean"]
 
 
+def test_a_counted_history_is_of_whole_ten_minutes():
+    with pytest.raises(ScenarioError, match="history_s = 37: must be a whole number of 600 s"):
+        load_scenario("mixed-slo-hours", history_s=37)
+
+
 def test_load_time_factor_is_for_loads_that_take_a_time():
     with pytest.raises(ScenarioError, match="load_time_factor = 2"):
         load_scenario("burst-multicast", **{"fleet.pools.*.load_time_factor": 2.0})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +19,7 @@ from llmscale_env.control.reward import draw_requests
 from llmscale_env.control.run import run_episode
 from llmscale_env.control.simulation import ClusterSimulation
 from llmscale_env.control.twins import Future, Given, Trial, Twins, unfinished
+from llmscale_env.envs.reference import Reference
 from llmscale_env.scenarios.load import load_scenario
 from llmscale_env.scenarios.schema import Scenario
 from llmscale_env.sim.compile import compile_cluster
@@ -559,6 +562,47 @@ def test_a_planner_that_was_shown_all_may_be_asked_once() -> None:
     assert abs(counts[1] - counts[0]) <= 1
     costs = [float(command.reason.split()[-1]) for command in led.said]
     assert costs[1] == pytest.approx(costs[0], rel=0.5)
+
+
+def test_a_planner_leaves_what_it_does_not_need_when_nothing_comes() -> None:
+    """Nothing for a quarter of an hour: it shrinks; before that it knows nothing."""
+    scenario = load_scenario(small(1e-9, 1200), history_s=0)
+    decisions = run_episode(make_policy(QUICK), scenario, 0).decisions
+    targets = [decision["targets"]["mixed"] for decision in decisions]
+    assert set(targets[: int(900 / scenario.control_interval_s)]) == {targets[0]}
+    assert targets[-1] < targets[0]
+
+
+def test_a_copied_planner_makes_its_twins_again() -> None:
+    policy: Any = make_policy(QUICK)
+    whole = run_episode(policy, SCENARIO, 0).decisions
+    assert policy._player._twins is not None
+    assert len(pickle.dumps(policy)) < 2_000_000
+    assert run_episode(deepcopy(policy), SCENARIO, 0).decisions == whole
+
+
+@pytest.mark.parametrize(
+    "word, message",
+    [
+        ("budget_ms=1", "budget_ms = 1: does nothing with rounds = 1"),
+        ("late_price=1e308", "late_price"),
+    ],
+)
+def test_what_planners_refuse(word: str, message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        make_policy(f"twin:{word}")
+
+
+def test_a_planner_under_a_residual_head_is_told_what_was_ordered() -> None:
+    scenario = load_scenario(SCENARIO, metric_delay_s=60)
+    policy: Any = make_policy(QUICK)
+    reference = Reference(policy, scenario)
+    reference.reset(0)
+    sim, _ = begun(scenario)
+    reference.look(sim.view(0))
+    given = reference.command(np.full(len(scenario.fleet.pools), 150))
+    assert given.targets["mixed"] > reference.wanted[1]
+    assert reference._policy._ordered[0] == given.targets["mixed"]
 
 
 def test_a_planner_scales_with_its_load() -> None:

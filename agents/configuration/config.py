@@ -278,8 +278,9 @@ def _defaults(env: str) -> dict[str, Any]:
 def make_config(env: str, changes: Mapping[str, Any]) -> TrainConfig:
     """The environment's defaults with changes by dotted path.
 
-    Ranges that are given (`randomise.ranges`) replace those of the defaults. None as the switch of a section
-    (`SWITCHES`) takes the section's defaults away.
+    Ranges that are given (`randomise.ranges`) replace those of the defaults. With a scenario or workload of
+    one's own, validation and evaluation are of that, where no others are named. None as the switch of a
+    section (`SWITCHES`) takes the section's defaults away.
 
     Args:
         env: short name.
@@ -295,6 +296,10 @@ def make_config(env: str, changes: Mapping[str, Any]) -> TrainConfig:
         )
     defaults = _defaults(env)
     data = {"env": env, "scenario": env, **defaults}
+    if "scenario" in changes or "scenario.workload" in changes:
+        # Whoever learns on another world is judged there, not where the environment is.
+        for name in ("validation_workloads", "evaluation_scenario", "evaluation_workload"):
+            data.pop(name, None)
     overrides = dict(data.pop("overrides", None) or {})
     agent = changes.get("agent", data.get("agent"))
     agent = agent if isinstance(agent, str) else None  # what else it may be, `parse_config` refuses

@@ -351,7 +351,7 @@ def _start_from_frequencies(
         share = np.bincount(seen.actions[:, part], minlength=n) / len(seen.actions)
         if widths[part] > 0:
             away = np.arange(n)[:, None] - np.arange(n)
-            weights = np.exp(-0.5 * (away / widths[part]) ** 2)
+            weights = np.exp(-0.5 * (away / max(widths[part], 1e-3)) ** 2)
             share = weights / weights.sum(axis=0) @ share
         biases.append(np.log(share + least))
     with torch.no_grad():

@@ -45,7 +45,7 @@ from agents.models.store import (
 from agents.runs.comparison import Row
 from agents.runs.files import said, write_json
 from agents.runs.folders import clear_parts
-from agents.runs.stopping import Stop
+from agents.runs.stopping import Stop, terminating
 from agents.vec_adapter import NativeVecEnv
 from llmscale_env._cli import Slip
 from llmscale_env.control.simulation import ClusterSimulation
@@ -98,7 +98,8 @@ def learn(
         else:
             model = make_learner(config, env, scenario)
             if config.warm_start.policy is not None:
-                warm_start(model, config, scenario, folder, simulation)
+                with terminating():
+                    warm_start(model, config, scenario, folder, simulation)
             native.seed_each(config.training_seeds())
         done = model.num_timesteps
         model.set_logger(configure(str(folder / "tb" / config.agent), ["tensorboard"]))

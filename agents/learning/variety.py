@@ -26,6 +26,9 @@ from llmscale_env.scenarios import Scenario, ScenarioError, load_scenario
 _SEEDS, _DRAWS = 2, 3
 """Tell the seeds of later groups, and the drawing of scenarios, from other uses of the run's seed."""
 
+_BETWEEN = 0.618
+"""Of an interval: no end and no round number, so that what must be one is found."""
+
 _MOST_KNOWN = 256
 """Scenarios that are remembered."""
 
@@ -86,7 +89,7 @@ class ScenarioSource:
         return np.random.default_rng([self._config.seed, 0, _DRAWS, group, generation])
 
     def check(self) -> None:
-        """Try every stage with all ranges at their lower ends, at their upper ends, and with each choice.
+        """Try every stage with all ranges at both ends and at a number between, and with each choice.
 
         Raises:
             Slip: a field or value that the scenario does not allow, or that changes observations or actions.
@@ -120,6 +123,12 @@ class ScenarioSource:
             return ", ".join([which] * (len(said) < len(ranges)) + said) or "its stages"
 
         yield called(low, "low ends of its ranges"), low
+        if not self.recurs:
+            between = [
+                a if a == b or spec.choices else a + _BETWEEN * (b - a)
+                for a, b, spec in zip(low, high, ranges.values(), strict=True)
+            ]
+            yield called(between, "within its ranges"), between
         for place, (path, spec) in enumerate(ranges.items()):
             for choice in spec.choices[1:]:
                 yield f"{path} = {choice!r}", [*low[:place], choice, *low[place + 1 :]]

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 from agents.runs.files import said
+
+
+@contextmanager
+def terminating() -> Iterator[None]:
+    """SIGTERM interrupts as Ctrl-C does, and does not end the process without a word."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Stop:

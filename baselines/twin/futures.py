@@ -165,8 +165,10 @@ class FutureDrawer:
 
     @property
     def knows(self) -> bool:
-        """Whether anything has arrived in the bins that have ended."""
-        return self._past is not None and bool(self._past[0, :, : self._now].any())
+        """Whether anything has arrived in the bins that have ended, or nothing for long enough."""
+        if self._past is None:
+            return False
+        return self._now >= LOOKS[-1] or bool(self._past[0, :, : self._now].any())
 
     @property
     def knows_a_day(self) -> bool:

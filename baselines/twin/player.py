@@ -44,6 +44,10 @@ class Player:
             if plain[p]
         ]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the twins, which are large and are made again."""
+        return {**vars(self), "_twins": None}
+
     @property
     def slowness(self) -> float:
         """Iterations take so many times as long as calibrated, as far as seen."""

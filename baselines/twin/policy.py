@@ -19,7 +19,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from baselines.fleet import class_pool
 from baselines.parameters import (
@@ -78,8 +78,8 @@ class TwinParameters(Parameters):
     look_ahead_s: Positive = 120.0
     rounds: Annotated[int, Field(ge=1, le=16)] = 1
     budget_ms: NonNegative | None = None
-    late_price: Positive = 2.0
-    later_price: NonNegative = 1.0
+    late_price: Annotated[float, Field(gt=0, le=1e6)] = 2.0
+    later_price: Annotated[float, Field(ge=0, le=1e6)] = 1.0
     pace: Positive = 0.7
     inertia: NonNegative = 1.0
     least_limit: PositiveCount = 64
@@ -87,6 +87,12 @@ class TwinParameters(Parameters):
     spread: Annotated[float, Field(ge=0, le=1)] = 0.1
     threads: Annotated[int, Field(ge=1, le=256)] = 1
     load_source: LoadSource | None = "multicast"
+
+    @model_validator(mode="after")
+    def _has_effect(self) -> TwinParameters:
+        if self.budget_ms is not None and self.rounds == 1:
+            raise ValueError(f"budget_ms = {self.budget_ms:g}: does nothing with rounds = 1")
+        return self
 
 
 def why_not(scenario: Scenario) -> str:
@@ -98,6 +104,8 @@ def why_not(scenario: Scenario) -> str:
         return "has regions"
     if any(route.placement is not None or route.kind == "hold" for route in fleet.routes):
         return "has requests that wait to be placed"
+    if any(pool.flows for pool in fleet.pools):
+        return "has weights that flow over a network"
     try:
         class_pool(scenario, fleet.llms[0], "")
     except PolicyError:

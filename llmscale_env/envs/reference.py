@@ -79,7 +79,11 @@ class Reference:
         self.has_looked = False
         if targets == dict(self._command.targets):
             return self._command
-        return replace(self._command, targets=targets)
+        command = replace(self._command, targets=targets)
+        # A policy that reckons with its last orders is told what was ordered in their place.
+        if carried_out := getattr(self._policy, "carried_out", None):
+            carried_out(command)
+        return command
 
     @property
     def state(self) -> dict[str, Any]:

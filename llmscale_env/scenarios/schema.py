@@ -26,6 +26,7 @@ from llmscale_env.scenarios.fleet import FleetConfig, RouteConfig
 from llmscale_env.scenarios.regions import LatencyConfig
 from llmscale_env.workload.config import (
     DEFAULT_CLASSES,
+    TEN_MINUTES_S,
     JobsConfig,
     SLOClass,
     WorkloadConfig,
@@ -177,6 +178,7 @@ class Scenario(Frozen):
                 f"control_interval_s = {self.control_interval_s}: must be at most "
                 f"horizon_s = {self.horizon_s}"
             )
+        self._check_history()
         self._check_delay()
         if len(set(self.regions)) < len(self.regions):
             raise ValueError(f"regions = {list(self.regions)}: names must be unique")
@@ -223,6 +225,13 @@ class Scenario(Frozen):
                         f"{llm} evicts its requests"
                     )
         return self
+
+    def _check_history(self) -> None:
+        if self.workload.counts_history and self.history_s % TEN_MINUTES_S:
+            raise ValueError(
+                f"history_s = {self.history_s:g}: must be a whole number of {TEN_MINUTES_S} s, for "
+                "which the rates of this workload hold"
+            )
 
     def _check_delay(self) -> None:
         if self.metric_delay_s == 0:
