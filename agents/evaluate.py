@@ -105,6 +105,7 @@ def _evaluate(words: Sequence[str]) -> int:
     from llmscale_env.control.reward import even_seeds
     from llmscale_env.scenarios import ScenarioError, load_scenario, scenario_names
     from llmscale_env.scenarios.basis import times_told
+    from llmscale_env.workload.generate import days_to_draw
 
     if options["env"] not in scenario_names() and not scenario_name:
         raise Slip(
@@ -114,6 +115,8 @@ def _evaluate(words: Sequence[str]) -> int:
         scenario = load_scenario(scenario_name or options["env"], **overrides)
     except ScenarioError as error:
         raise Slip(str(error)) from None
+    if even and days_to_draw(scenario.workload, scenario.horizon_s, any_time=True) is None:
+        raise Slip("even = 'true': the load of this scenario has no days")
     policies = make_policies(options.get("policies"), options["env"], scenario)
     check_folder("out", out)
     metrics = Path(options["openmetrics"]) if "openmetrics" in options else None

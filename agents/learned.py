@@ -29,7 +29,7 @@ from llmscale_env.control.command import Command
 from llmscale_env.control.forecast import make_forecaster
 from llmscale_env.control.view import ClusterView
 from llmscale_env.envs.codec import Codec
-from llmscale_env.scenarios import Scenario, ScenarioError
+from llmscale_env.scenarios import Scenario
 
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
@@ -140,21 +140,21 @@ class LearnedPolicy:
         self._codec, self._scenario = codec, scenario
 
     def _check_names(self, codec: Codec, where: str, scenario: Scenario) -> None:
-        """Whether entries and parts are called as in training, if its scenario is still there."""
+        """Whether no entry or part stands where another did in training, if its scenario is still there."""
         try:
             trained = codec_of(self.config, make_scenario(self.config))
-        except ScenarioError:
+        except ValueError:
             return
         seen = ([entry.name for entry in each.encoder.entries] for each in (trained, codec))
         for what, own, other in (
             ("sees", *seen),
             ("decides", trained.decoder.parts, codec.decoder.parts),
         ):
-            for mine, theirs in zip(own, other, strict=False):
-                if mine != theirs:
+            for mine, theirs in zip(own, other, strict=True):
+                if mine != theirs and theirs in own:
                     raise ModelError(
-                        f"{where}: {what} {mine!r} where scenario {scenario.name!r} has {theirs!r}. Name "
-                        "its pools and classes as in training, in the same order, or train anew"
+                        f"{where}: {what} {mine!r} where scenario {scenario.name!r} has {theirs!r}. List "
+                        "its pools and classes in the order of training, or train anew"
                     )
 
     def reset(self, scenario: Scenario, seed: int) -> None:

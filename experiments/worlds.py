@@ -229,7 +229,7 @@ def _run(words: Sequence[str]) -> int:
                 tqdm(total=len(seeds), **shown) as bar,
             ):
                 played.after_each = _each_one(bar)
-                is_rule = not is_learned and name not in PLANNERS
+                is_rule = not is_learned and name.partition(":")[0] not in PLANNERS
                 rows.append(Row(name, played.outcomes(settings, seeds), is_rule))
             print(f"{env}: {name}: reward {rows[-1].mean('reward'):.2f}", flush=True)
         rows, given = distinct(rows), len(judged) * episodes

@@ -509,7 +509,7 @@ def test_what_a_run_is_compared_on_may_be_another_scenario():
     assert evaluation_scenario(own, trained) is trained
 
 
-def test_who_learns_on_another_world_is_judged_there():
+def test_who_learns_on_another_world_is_judged_there(tmp_path: Path):
     from agents.configuration.environments import (
         evaluation_scenario,
         make_scenario,
@@ -524,6 +524,15 @@ def test_who_learns_on_another_world_is_judged_there():
     assert [each.workload.rate_scale for each in (validated, judged)] == [0.05, 0.05]
     assert [each.workload.day_arrivals[0].days[0] for each in (validated, judged)] == [9, 11]
     # Another world: that world.
+    # The usual one by its name, or another fleet on its load: its days.
+    same = make_config("mixed-slo-hours", {"scenario": "mixed-slo-hours"})
+    assert same == make_config("mixed-slo-hours", {})
+    file = tmp_path / "small.yaml"
+    file.write_text("like: mixed-slo-hours\nname: small\nfleet.max_gpus: 8\n")
+    small = make_config("mixed-slo-hours", {"scenario": str(file)})
+    assert small.validation_workloads == same.validation_workloads
+    assert evaluation_scenario(small, make_scenario(small)).fleet.max_gpus == 8
+    assert evaluation_scenario(small, make_scenario(small)).workload.day_arrivals[0].days[0] == 11
     for changes in ({"scenario": "mixed-slo-bursty"}, {"scenario.workload": "burstgpt"}):
         config = make_config("mixed-slo-hours", changes)
         own = make_scenario(config)

@@ -6,7 +6,9 @@ Nothing here imports torch, so a slip is answered at once.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -278,7 +280,7 @@ def _defaults(env: str) -> dict[str, Any]:
 def make_config(env: str, changes: Mapping[str, Any]) -> TrainConfig:
     """The environment's defaults with changes by dotted path.
 
-    Ranges that are given (`randomise.ranges`) replace those of the defaults. With a scenario or workload of
+    Ranges that are given (`randomise.ranges`) replace those of the defaults. With a fleet or workload of
     one's own, validation and evaluation are of that, where no others are named. None as the switch of a
     section (`SWITCHES`) takes the section's defaults away.
 
@@ -296,10 +298,8 @@ def make_config(env: str, changes: Mapping[str, Any]) -> TrainConfig:
         )
     defaults = _defaults(env)
     data = {"env": env, "scenario": env, **defaults}
-    if "scenario" in changes or "scenario.workload" in changes:
-        # Whoever learns on another world is judged there, not where the environment is.
-        for name in ("validation_workloads", "evaluation_scenario", "evaluation_workload"):
-            data.pop(name, None)
+    for name in _not_of(data["scenario"], changes):
+        data.pop(name, None)
     overrides = dict(data.pop("overrides", None) or {})
     agent = changes.get("agent", data.get("agent"))
     agent = agent if isinstance(agent, str) else None  # what else it may be, `parse_config` refuses
@@ -331,6 +331,24 @@ def make_config(env: str, changes: Mapping[str, Any]) -> TrainConfig:
     others = set(AGENTS) - {agent} if agent in AGENTS else set()
     kept = {key: value for key, value in data.items() if key not in others}
     return parse_config({**kept, "overrides": overrides}, "")
+
+
+def _not_of(usual: str, changes: Mapping[str, Any]) -> tuple[str, ...]:
+    """Options whose defaults are not for what is learned on: it is judged there, not where it usually is."""
+    from llmscale_env.scenarios import load_scenario
+
+    given = changes.get("scenario", usual)
+    on_usual = not any(
+        re.match(r"scenario\.workload(\.(mix|streams|replay))?$", c) for c in changes
+    )
+    if given != usual and on_usual:
+        with suppress(ValueError):  # told where the scenario is made
+            own, other = (
+                load_scenario(name, **{"workload.rate_scale": 1}) for name in (given, usual)
+            )
+            on_usual = own.workload == other.workload
+    fleet = ("evaluation_scenario",) if given != usual or not on_usual else ()
+    return fleet if on_usual else (*fleet, "validation_workloads", "evaluation_workload")
 
 
 def parse_config(data: Any, where: str) -> TrainConfig:

@@ -74,10 +74,9 @@ def validation_scenarios(config: TrainConfig, scenario: Scenario) -> dict[str, S
     found = {"": scenario}
     if config.validation_workloads:
         names = config.validation_workloads
-        found = {
-            name: load_scenario(config.scenario, **{**config.overrides, "workload": name})
-            for name in names
-        }
+        rate = "workload.rate_scale"
+        changes = {rate: config.overrides[rate]} if rate in config.overrides else {}
+        found = {name: load_scenario(scenario, workload=name, **changes) for name in names}
     if not config.validation_rate_scales:
         return found
     return {

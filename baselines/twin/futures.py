@@ -165,7 +165,7 @@ class FutureDrawer:
 
     @property
     def knows(self) -> bool:
-        """Whether anything has arrived in the bins that have ended, or nothing for long enough."""
+        """Whether anything has arrived in the bins that have ended, or these are a quarter of an hour."""
         if self._past is None:
             return False
         return self._now >= LOOKS[-1] or bool(self._past[0, :, : self._now].any())

@@ -92,8 +92,9 @@ class Player:
         until_s: float,
     ) -> Played:
         """Every command in every future, from now until a time; rows of the first command come first."""
-        if self._twins is None or abs(self._slowness / self._slowness_of_twins - 1) > 0.01:
-            self._slowness_of_twins = round(self._slowness, 3)
+        if abs(self._slowness / self._slowness_of_twins - 1) > 0.01:
+            self._slowness_of_twins, self._twins = round(self._slowness, 3), None
+        if self._twins is None:
             self._twins = Twins(
                 self._scenario, self._threads, view.engine_name, self._slowness_of_twins
             )

@@ -18,17 +18,17 @@ from experiments.harness.parameters import Parameters
 from experiments.harness.picture import Published
 from llmscale_env._cli import Slip, closest
 
+OURS = "learned"
+"""Our own study, whose claims are what we set out to show."""
 PAPERS = {
     "chiron": "Chiron (Patke et al., 2025)",
     "qlm": "QLM (Patke et al., 2024)",
     "aladdin": "Aladdin (Nie et al., 2024)",
     "blitzscale": "BlitzScale (Zhang et al., 2024)",
     "sageserve": "SageServe (Jaiswal et al., 2025)",
-    "learned": "Planning and learning (ours)",
+    OURS: "Planning and learning (ours)",
 }
 """Folders of `experiments/` that hold experiments, and the papers whose figures they are."""
-OURS = "learned"
-"""Our own study, whose claims are what we set out to show."""
 
 SCALES = ("quick", "paper")
 _NEEDED = ("FIGURE", "PARAMETERS", "cases", "run", "plot", "claims")

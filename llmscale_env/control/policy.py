@@ -16,8 +16,8 @@ class Policy(Protocol):
     An ablation that is told the future has `is_clairvoyant = True` and `set_future(demand: DemandRecord)`,
     which the run loop calls after `reset`; its name should say so.
 
-    Where a network learns from it, two more may be there. `see(view)` is for decisions at which it is not
-    asked: it looks, as `act` does, and orders nothing (`warm_start.every` of training).
+    Where a network learns from it or changes its orders, two more may be there. `see(view)` is for decisions
+    at which it is not asked: it looks, as `act` does, and orders nothing (`warm_start.every` of training).
     `carried_out(command)` tells it after a decision what was ordered in its place.
 
     Attributes:

@@ -127,7 +127,7 @@ class Scaler:
                 "to load"
             )
         self.scenario = scenario
-        self.spec = spec = compile_cluster(scenario)
+        self.spec = spec = compile_cluster(scenario, as_calibrated=True)
         self.topology = cluster_topology(scenario)
         self.pool_of = np.array(spec.pool_of_slot)
         self.hosts = np.array(spec.host_of_slot)

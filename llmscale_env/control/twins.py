@@ -113,8 +113,8 @@ def unfinished(view: ClusterView) -> Unfinished:
 class Twins:
     """Clusters of one scenario, side by side, on which orders are tried.
 
-    Nobody knows calibration errors (`time_factor`, `load_time_factor`): iterations and loads that begin in a
-    twin take the calibrated times, times `slowness`. What runs or loads already ends when it really does.
+    Nobody knows calibration errors (`time_factor` and the like): iterations, starts and loads that begin in a
+    twin take the calibrated times, iterations times `slowness`. What is under way ends when it really does.
 
     Args:
         scenario: of the clusters whose views are played.

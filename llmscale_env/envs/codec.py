@@ -17,7 +17,7 @@ from llmscale_env.control.snapshot import Snapshot
 from llmscale_env.control.view import ClusterView
 from llmscale_env.envs.actions import ActionDecoder
 from llmscale_env.envs.observations import ObservationEncoder
-from llmscale_env.envs.reference import Reference, with_orders
+from llmscale_env.envs.reference import Reference
 from llmscale_env.scenarios.schema import Scenario
 
 
@@ -84,7 +84,7 @@ class Codec:
         command = as_command(orders, 0, self.scenario)
         if self._reference is None:
             return command
-        return with_orders(self._reference.command(orders.percents_of(0)), command)
+        return self._reference.command(orders.percents_of(0), command)
 
     def mask(self, view: ClusterView) -> NDArray[np.bool_]:
         """(sum of choices,) possible choices, parts one after the other."""

@@ -25,7 +25,7 @@ from llmscale_env.control.snapshot import FORECAST_QUANTILES, Snapshot
 from llmscale_env.control.view import ClusterView
 from llmscale_env.envs.action_heads.orders import ActionOrders
 from llmscale_env.envs.codec import Codec
-from llmscale_env.envs.reference import Reference, with_orders
+from llmscale_env.envs.reference import Reference
 from llmscale_env.envs.reset_options import Changes, changed
 from llmscale_env.envs.shaping import LateBacklog, Shaping
 from llmscale_env.scenarios.schema import Scenario
@@ -214,8 +214,7 @@ class ServingCore:
         """
         self._commands = [as_command(orders, e, self.scenario) for e in range(self.n)]
         for e, reference in enumerate(self.references):
-            followed = reference.command(orders.percents_of(e))
-            self._commands[e] = with_orders(followed, self._commands[e])
+            self._commands[e] = reference.command(orders.percents_of(e), self._commands[e])
         clipped = self._impossible(orders, held)
         due = {e: c for e, c in enumerate(self._commands) if held is None or not held[e]}
         return clipped + self.sim.command(due)

@@ -66,8 +66,11 @@ class Reference:
                 self.wanted[self._places[name]] = count
         self.has_looked = True
 
-    def command(self, percents: NDArray[np.int64]) -> Command:
-        """Its orders, with so many percent (P,) of the targets that it wants; 100 leaves them alone."""
+    def command(self, percents: NDArray[np.int64], more: Command) -> Command:
+        """Its orders, with so many percent (P,) of the targets that it wants; 100 leaves them alone.
+
+        `more` is ordered besides, or in their place. A policy that reckons with its last orders is told.
+        """
         scaled = np.minimum(times(self.wanted, percents), self._most)
         targets = dict(self._command.targets)
         for name, p in self._places.items():
@@ -77,10 +80,10 @@ class Reference:
                 targets[name] = int(self.wanted[p])
             self._ordered[p] = targets.get(name, self.wanted[p])
         self.has_looked = False
-        if targets == dict(self._command.targets):
-            return self._command
-        command = replace(self._command, targets=targets)
-        # A policy that reckons with its last orders is told what was ordered in their place.
+        command = self._command
+        if targets != dict(command.targets):
+            command = replace(command, targets=targets)
+        command = with_orders(command, more)
         if carried_out := getattr(self._policy, "carried_out", None):
             carried_out(command)
         return command

@@ -276,7 +276,8 @@ class EngineBatch(Streaming, FleetOrders, ServingOrders, PlacementOrders, Region
         now, first = self.now_ps(e), self.spec.first_slot
         for p, (old, new) in enumerate(zip(cluster.pools, self.spec.pools, strict=True)):
             row = self.states.pool[e, p]
-            row["load_ps"], row["wake_ps"] = new.load_ps, new.wake_ps
+            row["acquire_ps"], row["load_ps"] = new.acquire_ps, new.load_ps
+            row["wake_ps"] = new.wake_ps
             for before, after in zip(old.served, new.served, strict=True):
                 slots = slice(first[p], first[p] + new.n_slots)
                 ready = self.states.host_ready[e, slots, after.llm]

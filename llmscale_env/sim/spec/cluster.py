@@ -292,10 +292,11 @@ class ClusterSpec:
 
     @cached_property
     def untimed_digest(self) -> NDArray[np.uint8]:
-        """(32,) likewise, whatever time iterations and loads of weights take."""
+        """(32,) likewise, whatever time iterations, starts and loads of weights take."""
         pools = tuple(
             replace(
                 pool,
+                acquire_ps=0,
                 load_ps=(0, 0, 0),
                 wake_ps=min(pool.wake_ps, 0),
                 swaps=tuple(replace(swap, fetch_ps=0, swap_ps=0) for swap in pool.swaps),
