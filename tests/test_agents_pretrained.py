@@ -66,6 +66,8 @@ def test_one_clear_error_where_none_ships(tmp_path: Path):
         find("pretrained", "placement", tmp_path)
     with pytest.raises(PretrainedError, match=r"of this name ships; there are \['a'\]"):
         find("pretrained:bcd", "burst-multicast", tmp_path)
+    with pytest.raises(PretrainedError, match="'pretrained:': no trained policy of this name"):
+        find("pretrained:", "placement", tmp_path)  # none would be given, not the environment's
     ship(tmp_path, "small-seed0", "burst-multicast")
     with pytest.raises(PretrainedError, match=r"did you mean small-seed0\?"):
         find("pretrained:small-sed0", "burst-multicast", tmp_path)

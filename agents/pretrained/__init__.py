@@ -104,8 +104,8 @@ def find(name: str, environment: str | None = None, folder: Path | None = None) 
     Raises:
         PretrainedError: none ships for the environment, or none of this name; and as `shipped`.
     """
-    _, _, wanted = name.partition(":")
-    if wanted:
+    _, named, wanted = name.partition(":")
+    if named:
         environment = None
     there = shipped(environment, folder)
     where = "any environment" if environment is None else repr(environment)
@@ -117,10 +117,10 @@ def find(name: str, environment: str | None = None, folder: Path | None = None) 
             + f". Train one: python -m agents.train env={environment or 'mixed-slo-hours'}"
         )
     names = [each.name for each in there]
-    if wanted:
+    if named:
         if wanted not in names:
             hint = closest(wanted, names)
-            raise PretrainedError(f"{name}: no trained policy of this name ships{hint}")
+            raise PretrainedError(f"{name!r}: no trained policy of this name ships{hint}")
         return there[names.index(wanted)]
     best = [each for each in there if each.recommended]
     if len(there) == 1:
