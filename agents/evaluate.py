@@ -103,7 +103,7 @@ def _evaluate(words: Sequence[str]) -> int:
     of = Path(scenario_name).stem if scenario_name else options["env"]
     out = Path(options.get("out", RESULTS / f"evaluate-{of}"))
     from llmscale_env.control.reward import even_seeds
-    from llmscale_env.scenarios import ScenarioError, load_scenario, scenario_names
+    from llmscale_env.scenarios import ScenarioError, held_out, load_scenario, scenario_names
     from llmscale_env.scenarios.basis import times_told
     from llmscale_env.workload.generate import days_to_draw
 
@@ -138,7 +138,10 @@ def _evaluate(words: Sequence[str]) -> int:
     write_json(out / "evaluation.json", provenance(words, "agents.evaluate"))
     print(text)
     if days := sorted({d for each in scenario.workload.day_arrivals for d in each.days}):
-        print(f"days of the load: {', '.join(map(str, days))}")
+        line = f"days of the load: {', '.join(map(str, days))}"
+        if held := held_out(scenario):
+            line += f"; searches and trainings see these, but not scenario.workload={held}"
+        print(line)
     print("\n".join(times_told(scenario)))
     print(listed(places))
     return 0

@@ -44,7 +44,8 @@ class LearnedPolicy:
 
     Args:
         path: run folder (its best model is taken) or model file in one.
-        name: what tables call it; by default the run folder's name.
+        name: what tables call it; by default the run folder's name, followed by that of a model in it
+            which is not what the folder means.
         model: a network in memory in place of the file's (needs `config`).
         config: of the run in place of the one beside the file.
         quantile: of the instance counts, above 0 and below 1; None: as the configuration says, and if it says
@@ -81,7 +82,7 @@ class LearnedPolicy:
         self.quantile = config.quantile if quantile is None else quantile
         self._asked = quantile
         self.model = model
-        self.name = name or (self.path.resolve().parent.name if self.path else config.agent)
+        self.name = name or (_named_after(self.path) if self.path else config.agent)
         self.forecaster = config.forecaster
         self._masked, self._recurrent = takes_masks(model), is_recurrent(model)
         if quantile is not None and self._recurrent:
@@ -213,6 +214,14 @@ class LearnedPolicy:
                 logits.split(space.nvec.tolist(), dim=1), counts, self.quantile
             ).numpy()
         return action if many else action[0]
+
+
+def _named_after(model: Path) -> str:
+    """The run folder's name; where it is not the model that the folder means, the file's name follows."""
+    model = model.resolve()
+    folder = model.parent
+    usual = find_model(folder).name == model.name
+    return folder.name if usual else f"{folder.name}-{model.stem}"
 
 
 def _short(space: Any) -> str:

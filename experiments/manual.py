@@ -30,7 +30,7 @@ from llmscale_env._cli import check_folder, flag, parse_options, run_command
 from llmscale_env._writing import replace_file, write_text
 from llmscale_env.control.reward import expected_arrivals
 from llmscale_env.envs.base import ServingEnv
-from llmscale_env.scenarios import Scenario
+from llmscale_env.scenarios import Scenario, held_out, load_scenario
 
 PICTURE_SEED = 0
 """Of the requests and of the orders in the picture."""
@@ -112,7 +112,9 @@ def _trained(entry: EnvironmentEntry) -> str:
     if not there:
         can = env in environment_names()
         return f"none ship; `python -m agents.train env={env}` trains one" if can else "none ship"
-    command = f"python -m agents.evaluate env={env} policies=pretrained"
+    held = held_out(load_scenario(env))
+    days = f" scenario.workload={held}" if held else ""
+    command = f"python -m agents.evaluate env={env}{days} policies=pretrained"
     old = sorted(
         {str(each.card["id"]).rpartition("-")[2] for each in there if each.card["id"] != entry.id}
     )

@@ -61,11 +61,13 @@ def test_one_clear_error_where_none_ships(tmp_path: Path):
         find("pretrained", "placement", tmp_path)
     ship(tmp_path, "a", "burst-multicast")
     with pytest.raises(
-        PretrainedError, match=r"for 'placement'; there are some for \['burst-multicast'\]"
+        PretrainedError, match=r"for 'placement'; of others there are, by name: \['pretrained:a'\]"
     ):
         find("pretrained", "placement", tmp_path)
     with pytest.raises(PretrainedError, match=r"of this name ships; there are \['a'\]"):
         find("pretrained:bcd", "burst-multicast", tmp_path)
+    with pytest.raises(PretrainedError, match="quantile= is all that may follow"):
+        find("pretrained:quant=0.8", "burst-multicast", tmp_path)
     with pytest.raises(PretrainedError, match="'pretrained:': no trained policy of this name"):
         find("pretrained:", "placement", tmp_path)  # none would be given, not the environment's
     ship(tmp_path, "small-seed0", "burst-multicast")

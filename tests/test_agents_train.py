@@ -153,6 +153,8 @@ def test_validation_is_what_run_episode_says(trained: SimpleNamespace):
 
     config = read_config(trained.folder)
     policy = LearnedPolicy(trained.folder)
+    last = LearnedPolicy(trained.folder / "model_last.safetensors")
+    assert last.name == f"{policy.name}-model_last"
     result = run_episode(policy, make_scenario(config), 10_001)
     (row,) = [
         r

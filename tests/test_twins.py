@@ -319,7 +319,10 @@ def test_a_future_must_name_every_length() -> None:
         refuses("until_s", twins.play, view, [future], trials, until_s)
     for number in (-1, 1):
         refuses(r"trials\[0\].future", twins.play, view, [future], [Trial(Command(), number)], 60.0)
+    command: Any = Command()
+    refuses(r"trials\[0\]: .*Trial", twins.play, view, [future], [command], 60.0, error=TypeError)
     refuses("threads", Twins, SCENARIO, threads=0)
+    refuses("'burst-multicast': .* flows", Twins, load_scenario("burst-multicast"))
     refuses("engine", Twins(SCENARIO, engine="reference").play, view, [future], trials, 60.0)
     sim.advance()
     refuses("view: of 30 s", twins.play, view, [future], trials, 60.0)

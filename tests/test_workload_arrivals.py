@@ -191,6 +191,8 @@ def test_an_empty_part_is_an_error(tmp_path):
     path = write_trace(tmp_path / "t.csv", [0.0, 5.0, 20.0])
     with pytest.raises(ValueError, match=r"from_s = 6.0, to_s = 9.0: no arrivals.*30 s long"):
         arrivals_s(TraceArrivals(path=path, from_s=6, to_s=9), None, 10.0)
+    with pytest.raises(FileNotFoundError, match="relative path begins at the current folder"):
+        arrivals_s(TraceArrivals(path="nowhere.csv"), None, 10.0)
     with pytest.raises(ValueError, match=r"from_s = 9000.*azure-conv-2023.*3502 s long"):
         arrivals_s(CountArrivals(table="azure-conv-2023", from_s=9000), None, 10.0)
     with pytest.raises(ValueError, match=r"azure-conv-2024.*there are \['azure-code-2023'"):

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from baselines.tuned_settings import settings_path
-from llmscale_env.scenarios import load_scenario
+from llmscale_env.scenarios import held_out, load_scenario
 from llmscale_env.scenarios.load import ScenarioError
 from llmscale_env.workload import families
 from llmscale_env.workload.families import common_data, member_data, member_names, members
@@ -46,6 +46,17 @@ def test_the_days_of_the_splits_are_apart():
         f"{split}{suffix}" for split in days for suffix in ("", "-hours")
     }
     assert set(member_names()) >= {m.name for m in members("mixed-slo")}
+
+
+def test_what_is_held_out_is_known_by_the_load():
+    for name, held in (
+        ("mixed-slo", "mixed-slo/test"),
+        ("mixed-slo-hours", "mixed-slo/test-hours"),
+        ("mixed-slo-bursty", ""),
+        ("placement", ""),
+    ):
+        assert held_out(load_scenario(name, horizon_s=300)) == held
+    assert held_out(load_scenario("mixed-slo-hours", workload="mixed-slo/test-hours")) == ""
 
 
 def test_a_stream_takes_the_place_of_the_common_one(monkeypatch: pytest.MonkeyPatch):

@@ -210,6 +210,8 @@ def warm_start(
             else:
                 plays, ready = [(scenario, make_policy(name))], simulation
             leader = LearnedPolicy(model=model, config=config) if round_ else None
+            if round_ == 0:
+                said(f"warm start: {name} plays {config.warm_start.episodes} episodes")
             more = watch(config, plays, ready, leader, round_)
             seen = more if seen is None else seen.followed_by(more)
             fitted = clone(

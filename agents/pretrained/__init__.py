@@ -110,14 +110,20 @@ def find(name: str, environment: str | None = None, folder: Path | None = None) 
     there = shipped(environment, folder)
     where = "any environment" if environment is None else repr(environment)
     if not there:
-        others = sorted({each.environment for each in shipped(folder=folder)})
+        every = shipped(folder=folder)
+        best = [each for each in every if each.recommended] or every
+        others = [f"{WORD}:{each.name}" for each in best]
         raise PretrainedError(
             f"{name}: no trained policy ships for {where}; "
-            + (f"there are some for {others}" if others else "none ships at all")
+            + (f"of others there are, by name: {others}" if others else "none ships at all")
             + f". Train one: python -m agents.train env={environment or 'mixed-slo-hours'}"
         )
     names = [each.name for each in there]
     if named:
+        if "=" in wanted:
+            raise PretrainedError(
+                f"{name!r}: quantile= is all that may follow, as {WORD}:quantile=0.8"
+            )
         if wanted not in names:
             hint = closest(wanted, names)
             raise PretrainedError(f"{name!r}: no trained policy of this name ships{hint}")

@@ -24,6 +24,7 @@ from llmscale_env.sim.compile import compile_cluster, ps
 from llmscale_env.sim.engine import Engine, make_engine
 from llmscale_env.sim.picoseconds import seconds
 from llmscale_env.sim.spec.checks import check_range
+from llmscale_env.sim.streaming import check_streams
 from llmscale_env.workload.requests import RequestTable
 
 _MOST_REQUESTS = 4_000_000
@@ -75,8 +76,9 @@ class Played(NamedTuple):
         gpu_s: (n,) GPU-seconds billed.
         violations: (n, C) requests that were rejected or became certain to miss a target.
         loads: (n,) instances started.
-        pools: (n, P) POOL_SEEN at the end.
-        queues: (n, Q) QUEUE_SEEN at the end, those with a name, then the group queues.
+        pools: (n, P) POOL_SEEN at the end, in the engine's form: instants are in picoseconds (`oldest_ps`),
+            sums in whole seconds (`gpu_s`) and the picoseconds beyond (`gpu_ps`); -1: none.
+        queues: (n, Q) QUEUE_SEEN at the end, those with a name, then the group queues; in the same form.
     """
 
     gpu_s: NDArray[np.float64]
@@ -123,7 +125,8 @@ class Twins:
         slowness: iterations take so many times as long as calibrated.
 
     Raises:
-        ValueError: no positive whole number of threads, another engine, a slowness that is not positive.
+        ValueError: no positive whole number of threads, another engine, a slowness that is not positive; the
+            cluster has flows.
     """
 
     def __init__(
@@ -137,6 +140,10 @@ class Twins:
         if not 0 < slowness <= 100:
             raise ValueError(f"slowness = {slowness}: must be above 0 and at most 100")
         spec = compile_cluster(scenario, as_calibrated=True)
+        try:
+            check_streams(spec)
+        except ValueError as error:
+            raise ValueError(f"scenario = {scenario.name!r}: has no twins: {error}") from None
         self._spec = spec
         if slowness != 1.0:
             self._spec = replace(spec, profiles=tuple(p.slower(slowness) for p in spec.profiles))
@@ -172,15 +179,15 @@ class Twins:
             view: of the cluster; its simulation must not have gone on since.
             futures: what may come from its instant on.
             trials: what is ordered, in which of them. Impossible orders are clipped.
-            until_s: end of the trials, in seconds of the episode.
+            until_s: end of the trials, in seconds of the episode; beyond its horizon the cluster goes on.
             at_s: when it is ordered; None: at the view's instant. Later where metrics are late.
             given: what has been ordered in between, in order of time.
 
         Raises:
-            ValueError: the cluster has flows, or the other engine; time has gone on since the view. A future
-                lacks lengths, has other names, or does not go on from now. A trial is in a future that is not
-                there. Times are not in order: the view's, those of what has been ordered, of the trials,
-                and the end.
+            ValueError: the view is of the other engine; time has gone on since. A future lacks lengths, has
+                other names, or does not go on from now. A trial is in a future that is not there. Times are
+                not in order: the view's, those of what has been ordered, of the trials, and the end.
+            TypeError: a trial is no `Trial`.
         """
         at_s = view.time_s if at_s is None else at_s
         times = [view.time_s, *(each.time_s for each in given), at_s, until_s]
@@ -199,6 +206,8 @@ class Twins:
         for k, future in enumerate(futures):
             self._check(k, future, len(known.request_id))
         for k, trial in enumerate(trials):
+            if not isinstance(trial, Trial):
+                raise TypeError(f"trials[{k}]: must be a Trial, is a {type(trial).__name__}")
             if not 0 <= trial.future < len(futures):
                 last = len(futures) - 1
                 raise ValueError(f"trials[{k}].future = {trial.future}: must be in 0..{last}")

@@ -3,6 +3,7 @@
 from llmscale_env.scenarios.fleet import FleetConfig, QueueConfig, RouteConfig
 from llmscale_env.scenarios.load import (
     ScenarioError,
+    held_out,
     load_scenario,
     scenario_names,
     validate_scenario,
@@ -19,6 +20,7 @@ __all__ = [
     "RouteConfig",
     "Scenario",
     "ScenarioError",
+    "held_out",
     "load_scenario",
     "scenario_names",
     "validate_scenario",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from llmscale_env._reading import Unreadable, read_yaml
 from llmscale_env.scenarios.machines import put_on, with_links
 from llmscale_env.scenarios.replicate import in_every_region
 from llmscale_env.scenarios.schema import Scenario
+from llmscale_env.workload.families import family_names, members
 from llmscale_env.workload.mixes import mix_data, replayed
 
 _HERE = Path(__file__).parent
@@ -52,6 +54,16 @@ def load_scenario(name: str | Path | Scenario, /, **overrides: Any) -> Scenario:
         return with_overrides(name, overrides)
     data, changes = _read(str(name))
     return _build(data, {**changes, **overrides})
+
+
+def held_out(scenario: Scenario) -> str:
+    """The test workload of the family on whose training workload a scenario is; "": on none."""
+    for family in family_names():
+        for member in members(family, "train"):
+            with suppress(ScenarioError):  # a cluster that cannot have this load
+                if load_scenario(scenario, workload=member.name).workload == scenario.workload:
+                    return member.name.replace("/train", "/test")
+    return ""
 
 
 def _read(text: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -54,8 +54,8 @@ def check_streams(spec: ClusterSpec) -> None:
     flows = spec.network is not None or spec.splits or any(p.weight_bytes > 0 for p in spec.pools)
     if flows:
         raise ValueError(
-            "extend, retire: not on a cluster with a network, split phases or weight_bytes, whose "
-            "flows are numbered by the requests of the whole episode"
+            "cluster: has flows (a network, split phases or weight_bytes), which are numbered by the "
+            "requests of the whole episode"
         )
 
 

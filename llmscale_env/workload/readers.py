@@ -576,6 +576,10 @@ def load_trace(
     hash_block_tokens: int = 512,
 ) -> Trace:
     """`read_trace`, remembered until the file changes (an episode per reset reads it once)."""
-    status = Path(path).stat()
+    try:
+        status = Path(path).stat()
+    except FileNotFoundError as error:
+        what = "no such trace; a relative path begins at the current folder"
+        raise FileNotFoundError(error.errno, what, str(path)) from None
     stamp = status.st_mtime_ns, status.st_size
     return _cached(str(path), format, sort, llm, hash_block_tokens, stamp)
