@@ -57,8 +57,8 @@ TURNED = {"paced": (4, 5, 6), "chiron": (0.5, 0.4, 0.3), "static": (7, 8, 11)}
 """Of the settings for reward, which have 2.89, 0.798 and 9."""
 LATE_PRICES = (2.0, 4.0, 8.0)
 """Settings of the planner; 2 is its default."""
-QUANTILES = (0.5, 0.65, 0.75, 0.8, 0.85)
-"""Settings of the pupil; 0.65 is its default. From 0.9 on it fills pools that it otherwise leaves empty."""
+QUANTILES = (0.5, 0.65, 0.75, 0.8, 0.85, 0.875, 0.9)
+"""Settings of the pupil; 0.65 is its default. Far beyond 0.9 it fills pools that it leaves empty."""
 USUAL = (TUNED, "2", "0.65")
 
 
