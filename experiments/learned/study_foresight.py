@@ -296,7 +296,7 @@ def claims(frame: DataFrame, parameters: Settings) -> Iterator[Claim]:
         Interval(float(left), np.nan, np.nan),
         nothing=1.0,
         unit="of the best rule's distance",
-        reason="most of it is what nobody can foresee: which half minutes bring bursts",
+        reason="most of it is what rates do not say, bursts of half a minute above all",
     )
     yield less(
         "what comes is worth more than more orders or a longer look-ahead",
