@@ -10,9 +10,9 @@ a little more than 99 % of each.
 
 Then the world is another than everybody believes: iterations take 20 % longer, an instance serves twice as
 long after its order, or what is shown is 30 s old. How much reward does each lose? "whole days" are the test
-days themselves, each once, from midnight to midnight. "bursts" has the same test days with the bursts of
-`mixed-slo-bursty`, for which the rules were searched anew (on its training days), and planner and pupil
-were not.
+days themselves, from midnight to midnight, each with several draws of its requests. "bursts" has the same
+test days with the bursts of `mixed-slo-bursty`, for which the rules were searched anew (on its training
+days), and planner and pupil were not.
 """
 
 from __future__ import annotations
@@ -67,10 +67,11 @@ class Settings(Parameters):
 
     workload: Annotated[str, ours("days that nobody was tuned on")] = "mixed-slo/test-hours"
     horizon_s: Annotated[float, ours("of a window; 0: the environment's", ge=0)] = 0.0
+    day_draws: Annotated[int, ours("draws of the requests of each whole day", ge=1)] = 5
 
 
 PARAMETERS = {
-    "quick": Settings(seeds=2, horizon_s=900.0),
+    "quick": Settings(seeds=2, day_draws=1, horizon_s=900.0),
     "paper": Settings(seeds=12),
 }
 
@@ -110,11 +111,12 @@ def _scenario(world: str, workload: str, horizon_s: float) -> Scenario:
 
 
 def _seeds(parameters: Settings, case: Mapping[str, Any]) -> list[int]:
-    """Windows, as many of every day, or every day once."""
+    """Windows, as many of every day, or whole days, each as often."""
     first, *_ = seeds = parameters.seed_list()
     scenario = _scenario(case["world"], parameters.workload, parameters.horizon_s)
     if case["world"] == DAYS:
-        return seed_of_each_day(scenario, first)[: len(seeds)]
+        days = len(seed_of_each_day(scenario, first))
+        return even_seeds(scenario, first, parameters.day_draws * days)
     return even_seeds(scenario, first, len(seeds), any_time=True)
 
 
