@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -220,8 +221,10 @@ def _named_after(model: Path) -> str:
     """The run folder's name; where it is not the model that the folder means, the file's name follows."""
     model = model.resolve()
     folder = model.parent
-    usual = find_model(folder).name == model.name
-    return folder.name if usual else f"{folder.name}-{model.stem}"
+    with suppress(ModelError):  # alone: the folder means no model
+        if find_model(folder).name != model.name:
+            return f"{folder.name}-{model.stem}"
+    return folder.name
 
 
 def _short(space: Any) -> str:

@@ -145,6 +145,19 @@ def test_tensorboard_has_the_documented_tags(trained: SimpleNamespace, project_r
         assert any(f"`{form}`" in page for form in forms), f"docs/training.md lacks {tag}"
 
 
+def test_a_model_is_named_after_its_folder(trained: SimpleNamespace, tmp_path: Path):
+    """And after itself where the folder means another one; one that is alone can be loaded, too."""
+    from agents.learned import LearnedPolicy
+
+    folder = trained.folder
+    assert LearnedPolicy(folder).name == folder.name
+    assert LearnedPolicy(folder / "model_best.safetensors").name == folder.name
+    assert LearnedPolicy(folder / LAST).name == f"{folder.name}-model_last"
+    shutil.copy(folder / "model_best.safetensors", tmp_path / "model_copy.safetensors")
+    shutil.copy(folder / "config.yaml", tmp_path)
+    assert LearnedPolicy(tmp_path / "model_copy.safetensors").name == tmp_path.name
+
+
 def test_validation_is_what_run_episode_says(trained: SimpleNamespace):
     """The curve, the table and a user's own call are one path."""
     from agents.configuration.environments import make_scenario
@@ -153,8 +166,6 @@ def test_validation_is_what_run_episode_says(trained: SimpleNamespace):
 
     config = read_config(trained.folder)
     policy = LearnedPolicy(trained.folder)
-    last = LearnedPolicy(trained.folder / "model_last.safetensors")
-    assert last.name == f"{policy.name}-model_last"
     result = run_episode(policy, make_scenario(config), 10_001)
     (row,) = [
         r
