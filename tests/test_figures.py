@@ -140,6 +140,8 @@ SMALL = {
     "blitzscale-stop-times": (("system", "timeout_s"), {
         "stops_s": (2.0, 20.0), "arrivals_s": 60.0, "patience_s": 30.0}),
     "learned-foresight": ("who", {"horizon_s": 90.0}),
+    "learned-days": ("who", {"horizon_s": 60.0}),
+    "learned-worlds": ("who", {"horizon_s": 60.0}),
     "learned-forecast": ("seconds", {"stretches": 1, "judged": 1, "epochs": 1}),
 }  # fmt: skip
 """By figure the columns of a case, or the one, by which its rows differ in kind; parameters in small; and

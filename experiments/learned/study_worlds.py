@@ -9,10 +9,9 @@ ships other quantiles of its instance counts. Batch classes count by the worst o
 a little more than 99 % of each.
 
 Then the world is another than everybody believes: iterations take 20 % longer, an instance serves twice as
-long after its order, or what is shown is 30 s old. How much reward does each lose? "whole days" are the test
-days themselves, from midnight to midnight, each with several draws of its requests. "bursts" has the same
-test days with the bursts of `mixed-slo-bursty`, for which the rules were searched anew (on its training
-days), and planner and pupil were not.
+long after its order, or what is shown is 30 s old. How much reward does each lose? "bursts" has the
+same test days with the bursts of `mixed-slo-bursty`, for which the rules were searched anew (on its training
+days), and planner and pupil were not. `learned-days` has the days as a whole.
 """
 
 from __future__ import annotations
@@ -23,24 +22,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from agents.statistics import mean_interval
-from baselines.tuned_settings import FOLDER, settings_path
 from experiments.harness.claims import Claim, every, less, more
 from experiments.harness.figure import Grid, claimed, where, wide
 from experiments.harness.parameters import Parameters, ours
 from experiments.learned.matched import Floats, difference, interval, matched_hours
+from experiments.learned.players import (
+    AT_TARGET,
+    ENV,
+    PLANNER,
+    PUBLISHED,
+    PUPIL,
+    SAME_WORDS,
+    TUNED,
+    policy_named,
+)
 from experiments.output import new_figure
-from llmscale_env.control.reward import even_seeds, seed_of_each_day
+from llmscale_env.control.reward import even_seeds
 from llmscale_env.scenarios import Scenario, load_scenario
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-NAME, ENV = "learned-worlds", "mixed-slo-hours"
+NAME = "learned-worlds"
 FIGURE = "Worlds"
-PLANNER, PUPIL, RULES = "twin", "pupil", ("paced", "chiron", "static")
+RULES = ("paced", "chiron", "static")
 OURS, ALL = (PLANNER, PUPIL), (PLANNER, PUPIL, *RULES)
-THE_WORLD, DAYS, BURSTS = "the world", "whole days", "bursts"
-DAY_S, WINDOWS = 86_400.0, 12
+THE_WORLD, BURSTS = "the world", "bursts"
 WRONG: dict[str, dict[str, Any]] = {
     "iterations 20 % slower": {"fleet.pools.*.time_factor": 1.2},
     "starts twice as long": {
@@ -49,9 +56,8 @@ WRONG: dict[str, dict[str, Any]] = {
     },
     "metrics 30 s late": {"metric_delay_s": 30},
 }
-TUNED, AT_TARGET, PUBLISHED = "for reward", "at 99 %", "published"
-SAME, ONE = 0.1, 1.0
-SAME_WORDS = "as a tenth of a reward at most, 5 % of what a window is about"
+SAME = 0.1
+AS_SAME = SAME_WORDS.format("a tenth of a reward", "a window")
 KNOBS = {"paced": "spare={}", "chiron": "theta={}", "static": "mixed={}"}
 TURNED = {"paced": (4, 5, 6), "chiron": (0.5, 0.4, 0.3), "static": (7, 8, 11)}
 """Of the settings for reward, which have 2.89, 0.798 and 9."""
@@ -67,11 +73,10 @@ class Settings(Parameters):
 
     workload: Annotated[str, ours("days that nobody was tuned on")] = "mixed-slo/test-hours"
     horizon_s: Annotated[float, ours("of a window; 0: the environment's", ge=0)] = 0.0
-    day_draws: Annotated[int, ours("draws of the requests of each whole day", ge=1)] = 5
 
 
 PARAMETERS = {
-    "quick": Settings(seeds=2, day_draws=1, horizon_s=900.0),
+    "quick": Settings(seeds=2, horizon_s=900.0),
     "paper": Settings(seeds=12),
 }
 
@@ -87,7 +92,7 @@ def _players(parameters: Settings, case: Mapping[str, Any]) -> list[dict[str, An
         for who in RULES
         for setting in (TUNED, AT_TARGET, PUBLISHED)
     ]
-    # As it is named: see `_policy`.
+    # As it is named: see `policy_named`.
     turned = [
         {"who": f"{who}-tuned:{KNOBS[who].format(value)}", "setting": PUBLISHED}
         for who in RULES
@@ -99,8 +104,6 @@ def _players(parameters: Settings, case: Mapping[str, Any]) -> list[dict[str, An
 def _scenario(world: str, workload: str, horizon_s: float) -> Scenario:
     """What is played; a horizon of 0 is the environment's."""
     changes = dict(WRONG.get(world, {}))
-    if world == DAYS:
-        workload, changes["horizon_s"] = workload.removesuffix("-hours"), DAY_S
     if horizon_s:
         changes["horizon_s"] = horizon_s
     if world == BURSTS:
@@ -111,31 +114,16 @@ def _scenario(world: str, workload: str, horizon_s: float) -> Scenario:
 
 
 def _seeds(parameters: Settings, case: Mapping[str, Any]) -> list[int]:
-    """Windows, as many of every day, or whole days, each as often."""
+    """As many windows of every day."""
     first, *_ = seeds = parameters.seed_list()
     scenario = _scenario(case["world"], parameters.workload, parameters.horizon_s)
-    if case["world"] == DAYS:
-        days = len(seed_of_each_day(scenario, first))
-        return even_seeds(scenario, first, parameters.day_draws * days)
     return even_seeds(scenario, first, len(seeds), any_time=True)
 
 
 cases = Grid(
-    {"world": (THE_WORLD, *WRONG, DAYS, BURSTS), "player": _players, "seed": _seeds},
+    {"world": (THE_WORLD, *WRONG, BURSTS), "player": _players, "seed": _seeds},
     keep=("workload", "horizon_s"),
 )
-
-
-def _policy(who: str, setting: str) -> str:
-    """As `policies=` of `agents.evaluate` takes it."""
-    if who == PLANNER:
-        return who if setting == TUNED else f"{who}:late_price={setting}"
-    if who == PUPIL:
-        return "pretrained" if setting == TUNED else f"pretrained:quantile={setting}"
-    if setting == PUBLISHED:
-        return who
-    at_target = settings_path(who, ENV, folder=FOLDER / "at-99")
-    return f"{who}-tuned" + (f":settings={at_target}" if setting == AT_TARGET else "")
 
 
 def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -144,7 +132,7 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     from llmscale_env.control.run import run_episode
 
     scenario = _scenario(case["world"], case["workload"], case["horizon_s"])
-    (policy,) = make_policies(_policy(case["who"], case["setting"]), ENV, scenario)
+    (policy,) = make_policies(policy_named(case["who"], case["setting"]), ENV, scenario)
     made: dict[str, Any] = run_episode(policy, scenario, case["seed"]).summary
     shares = [made.get(f"{c.name}/slo_attainment", np.nan) for c in scenario.classes]
     return [
@@ -240,10 +228,7 @@ def plot(frame: DataFrame, parameters: Settings) -> Any:
     left.legend()
     worlds = list(dict.fromkeys(frame["world"]))
     for k, who in enumerate(ALL):
-        found = [
-            mean_interval(_usual(frame, world, "reward")[who] / (WINDOWS if world == DAYS else 1))
-            for world in worlds
-        ]
+        found = [mean_interval(_usual(frame, world, "reward")[who]) for world in worlds]
         x = np.arange(len(worlds)) + 0.15 * (k - 2)
         right.vlines(x, [i.low for i in found], [i.high for i in found], color=f"C{k}")
         right.plot(x, [i.mean for i in found], "o", color=f"C{k}", label=who)
@@ -261,7 +246,7 @@ def claims(frame: DataFrame, parameters: Settings) -> Iterator[Claim]:
     found = {who: _matched(frame, who) for who in ALL}
     usual = _usual(frame, THE_WORLD, "reward")
     best = max(RULES, key=lambda who: usual[who].mean())
-    days, bursts = (_usual(frame, world, "reward") for world in (DAYS, BURSTS))
+    bursts = _usual(frame, BURSTS, "reward")
     for who, name in zip(OURS, ("planner", "pupil"), strict=True):
         yield every(
             f"With 99 % of every class on time the {name} needs fewer GPU-hours than every tuned rule",
@@ -272,13 +257,7 @@ def claims(frame: DataFrame, parameters: Settings) -> Iterator[Claim]:
             f"The {name} has no less reward than every tuned rule",
             [less(f"than {rule}", SAME, mean_interval(usual[rule] - usual[who])) for rule in RULES],
             unit="of reward less",
-            setting=SAME_WORDS,
-        )
-        yield every(
-            f"On whole days the {name} has no less reward than every tuned rule",
-            [less(f"than {rule}", ONE, mean_interval(days[rule] - days[who])) for rule in RULES],
-            unit="of reward less",
-            setting="as one at most, 5 % of what a day is about",
+            setting=AS_SAME,
         )
         for world in WRONG:
             lost = usual - _usual(frame, world, "reward")
@@ -287,7 +266,7 @@ def claims(frame: DataFrame, parameters: Settings) -> Iterator[Claim]:
                 SAME,
                 mean_interval(lost[who] - lost[best]),
                 unit="of reward more",
-                setting=SAME_WORDS,
+                setting=AS_SAME,
             )
         yield every(
             f"With more bursts the {name} has more reward than every rule searched there",
