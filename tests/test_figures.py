@@ -140,7 +140,7 @@ SMALL = {
     "blitzscale-stop-times": (("system", "timeout_s"), {
         "stops_s": (2.0, 20.0), "arrivals_s": 60.0, "patience_s": 30.0}),
     "learned-foresight": ("who", {"horizon_s": 90.0}),
-    "learned-days": ("who", {"horizon_s": 60.0}),
+    "learned-days": (("who", "setting"), {"horizon_s": 60.0}),
     "learned-worlds": ("who", {"horizon_s": 60.0}),
     "learned-forecast": ("seconds", {"stretches": 1, "judged": 1, "epochs": 1}),
 }  # fmt: skip
@@ -190,6 +190,8 @@ def test_a_figure_runs_in_small_judges_and_draws(name):
         assert claim.sentence
         assert claim.paper
         assert claim.verdict in Verdict
+    if experiment.tables is not None:
+        assert all(experiment.tables(frame, settings).values())
     drawn = experiment.plot(frame, settings)
     for figure in drawn.values() if isinstance(drawn, dict) else [drawn]:
         assert figure.axes

@@ -7,7 +7,7 @@ from baselines.tuned_settings import FOLDER, settings_path
 ENV = "mixed-slo-hours"
 PLANNER, PUPIL = "twin", "pupil"
 TUNED, AT_TARGET, PUBLISHED = "for reward", "at 99 %", "published"
-SAME_WORDS = "as {} at most, 5 % of what {} is about"
+NAMES = {PLANNER: "planner", PUPIL: "pupil"}
 
 
 def policy_named(who: str, setting: str) -> str:
