@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +22,8 @@ ROOMS = ("llmscale_env", "baselines", "agents", "experiments")
 _DATA = (".yaml", ".json", ".csv", ".gz", ".npz")
 _PRUNED = "experiments"
 
+_Piece = tuple[str, str | None]
+"""A module, or what defines one of its names."""
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -34,18 +36,14 @@ def fingerprint(module: str, function: str | None = None) -> str:
     source = _source(module)
     if source is None or (function is not None and function not in source.names):
         raise LookupError(f"no {function or 'code'} in {module}")
-    seen: dict[tuple[str, str | None], str] = {}
-    todo: list[tuple[str, str | None]] = [(module, function)]
+    seen: dict[_Piece, str] = {}
+    todo: list[_Piece] = [(module, function)]
     while todo:
         name, what = todo.pop()
         if (name, what) in seen or (source := _source(name)) is None:
             continue
-        statements = source.statements if what is None else source.names.get(what, ())
-        seen[name, what] = source.digest(statements)
-        todo += [(name, used) for used in _used(statements) if what and used in source.names]
-        todo += _imported(statements, prune=what is not None)
-        todo += [(parent, None) for parent in _parents(name)]
-        todo += [(name, _ALWAYS)] if what is not None else []
+        seen[name, what], behind = source.piece(what)
+        todo += behind
     text = "\n".join(f"{name} {what} {seen[name, what]}" for name, what in sorted(seen, key=str))
     return hashlib.sha256(f"{text}\n{_data()}".encode()).hexdigest()[:16]
 
@@ -58,11 +56,26 @@ _ALWAYS = ""
 class _Source:
     """A module's top-level statements, without docstrings, in all and by the name that they define."""
 
+    name: str
     folder: Path
     statements: tuple[ast.stmt, ...]
     names: dict[str, tuple[ast.stmt, ...]]
+    known: dict[str | None, tuple[str, tuple[_Piece, ...]]] = field(default_factory=dict)
 
-    def digest(self, statements: Iterable[ast.stmt]) -> str:
+    def piece(self, what: str | None) -> tuple[str, tuple[_Piece, ...]]:
+        """(digest of what defines a name, or of all for None; what that leads to)."""
+        if what not in self.known:
+            statements = self.statements if what is None else self.names.get(what, ())
+            behind: list[_Piece] = [(parent, None) for parent in _parents(self.name)]
+            behind += _imported(statements, prune=what is not None)
+            if what is not None:
+                behind.append((self.name, _ALWAYS))
+            if what:
+                behind += [(self.name, used) for used in _used(statements) if used in self.names]
+            self.known[what] = self._digest(statements), tuple(dict.fromkeys(behind))
+        return self.known[what]
+
+    def _digest(self, statements: Iterable[ast.stmt]) -> str:
         """Of these statements, and of the data files in the module's folder that they name."""
         total = hashlib.sha256()
         files: set[Path] = set()
@@ -98,7 +111,7 @@ def _source(name: str) -> _Source | None:
     for statement in tree.body:
         for defined, part in _defined(statement):
             names[defined] = (*names.get(defined, ()), part)
-    return _Source(path.parent, tuple(tree.body), names)
+    return _Source(name, path.parent, tuple(tree.body), names)
 
 
 def _is_text(statement: ast.stmt) -> bool:
@@ -137,7 +150,7 @@ def _used(statements: Iterable[ast.stmt]) -> Iterator[str]:
                 yield node.id
 
 
-def _imported(statements: Iterable[ast.stmt], *, prune: bool) -> Iterator[tuple[str, str | None]]:
+def _imported(statements: Iterable[ast.stmt], *, prune: bool) -> Iterator[_Piece]:
     """What statements import of the project: modules, or with `prune` names of the pruned room."""
     for statement in statements:
         for node in ast.walk(statement):
