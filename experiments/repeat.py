@@ -13,7 +13,7 @@ A page's rows were made by some revision of the code. When the code behind them 
 have changed what they say. Where every run that is done again gives the rows that lie beside the page, to
 their five digits, the page counts as made by the code of now and says how many were. Where one differs the
 experiment has to be run anew. Of an excerpt only what lies there is compared, to the decimals of its columns.
-Numbers that time the machine (an experiment's `CLOCKS`) are not compared.
+Numbers that time the machine (an experiment's `CLOCKS`) are not compared; those below 1e-12 count as 0.
 Exit code 0 when nothing differs, 1 when something does or a run failed, 2 for a slip, 130 when interrupted.
 """
 
@@ -57,6 +57,8 @@ from llmscale_env._cli import (
 from llmscale_env._spread import Launcher, OtherCode, WorkerLost, launcher_of
 
 Row = Mapping[str, str]
+NOISE = 1e-12
+"""Numbers below it are nothing."""
 
 
 def drawn(cases: Sequence[Case], rows: Sequence[Row], share: float, least: int) -> list[Case]:
@@ -104,12 +106,12 @@ def difference(
         if not experiment.excerpt and row.get("kind") in experiment.series:
             continue
         cells = {name: _cell(value) for name, value in {**case, **row}.items()}
-        now.append(tuple(cells.get(name, "") for name in names))
+        now.append(tuple(_without_noise(cells.get(name, "")) for name in names))
         new = set(row) - set(there[0]) - set(clocks)
         odd = [n for n in sorted(new) if cells[n] not in ("", left_out.get(n, ""))]
         if odd and not experiment.excerpt:
             return f"{odd[0]} {cells[odd[0]]}, which the rows there have not"
-    was = [tuple(row[name] for name in names) for row in there]
+    was = [tuple(_without_noise(row[name]) for name in names) for row in there]
     missing = Counter(was) - Counter(now)
     if experiment.excerpt and missing:
         # What an excerpt rounds and leaves out of its series on purpose; a row now stands for one there.
@@ -155,6 +157,14 @@ def decimals_of(rows: Sequence[Row]) -> dict[str, int]:
     """By column of a whole file the most decimals that a number has."""
     names = rows[0] if rows else ()
     return {n: max(len(row[n].partition(".")[2].partition("e")[0]) for row in rows) for n in names}
+
+
+def _without_noise(cell: str) -> str:
+    """Nothing as what it is, whatever another processor's sums leave of it."""
+    try:
+        return "0" if abs(float(cell)) < NOISE else cell
+    except ValueError:
+        return cell
 
 
 def _cell(value: Any) -> str:

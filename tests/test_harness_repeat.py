@@ -150,6 +150,9 @@ def test_rows_are_compared_both_ways():
     assert told(known, [{"x": 0.25, "failed": 9}]) == "failed 9, which the rows there have not"
     assert told(known, [{"x": 0.25, "failed": None}]) == ""
     assert told(known, []) == "no rows now"
+    nothing = [{"n": "3", "x": "-6.6613e-16", "seconds": "1"}]
+    assert told(nothing, [{"x": 2.2204e-16}]) == ""
+    assert told(nothing, [{"x": 1e-9}]) == "x 1e-09 for 0"
     some = replace(experiment, excerpt=lambda frame, parameters: frame)
     assert told(known, [{"x": 0.25, "failed": 9}, {"x": 7.0}], some) == ""
 
