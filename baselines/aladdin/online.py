@@ -26,7 +26,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from baselines.aladdin.performance import DecodeTime, LinearFit, PrefillTime
+from baselines.aladdin.performance import DecodeTime, LinearFit, PrefillTime, same_anywhere
 
 Floats = NDArray[np.float64]
 
@@ -213,7 +213,8 @@ class OnlineLine:
             y = np.concatenate([target, prior @ self._believed])
             size = np.abs(x).max(axis=0)
             size = np.where(size > 0, size, 1.0)
-            self._fitted = nnls(x / size, y)[0] / size
+            top = float(np.abs(y).max()) or 1.0
+            self._fitted = same_anywhere(nnls(x / size, y)[0], top) / size
         return self._fitted
 
     @property

@@ -21,6 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+DIGITS = 12
+"""Digits of fits behind the first: the last three or four of a double are the processor's."""
+
 Floats = NDArray[np.float64]
 
 
@@ -273,6 +276,24 @@ def fit_decode(
     return DecodeTime(*map(float, fit.coefficients)), fit
 
 
+def same_anywhere(values: ArrayLike, scale: float | None = None) -> Floats:
+    """Rounded, so that what another processor's BLAS leaves in the last digits decides nothing.
+
+    Placement compares what is predicted with targets that it may meet exactly.
+
+    Args:
+        values: any shape.
+        scale: what one is rounded beside, as is fit for sums that cancel; None: each beside itself.
+    """
+    found: Floats = np.asarray(values, np.float64)
+    if scale is None:
+        beside = 10.0 ** np.floor(np.log10(np.where(found == 0, 1.0, np.abs(found))))
+    else:
+        beside = np.asarray(scale, np.float64)
+    rounded: Floats = np.round(found / beside, DIGITS) * beside
+    return rounded
+
+
 def fit_line(columns: Mapping[str, ArrayLike], y: ArrayLike) -> LinearFit:
     """Ordinary least squares without negative coefficients.
 
@@ -308,16 +329,18 @@ def fit_line(columns: Mapping[str, ArrayLike], y: ArrayLike) -> LinearFit:
         kept = nnls(scaled, values)[0] > 0
         result = sm.OLS(values, scaled[:, kept]).fit()
     coefficients = np.zeros(len(names))
-    coefficients[kept] = np.maximum(result.params, 0.0) / size[kept]  # one at 0 may round below it
+    top = np.abs(values).max()
+    steady = same_anywhere(result.params, top) if top > 0 else result.params
+    coefficients[kept] = np.maximum(steady, 0.0) / size[kept]  # one at 0 may round below it
     covariance = np.zeros((len(names), len(names)))
     covariance[np.ix_(kept, kept)] = result.normalized_cov_params / np.outer(size[kept], size[kept])
     error = np.abs(x @ coefficients - values) / np.where(values != 0, np.abs(values), np.inf)
     return LinearFit(
         names=names,
         coefficients=coefficients,
-        gram=x.T @ x,
-        covariance=covariance,
-        sigma=math.sqrt(max(float(result.scale), 0.0)),
+        gram=same_anywhere(x.T @ x),
+        covariance=same_anywhere(covariance),
+        sigma=float(same_anywhere(math.sqrt(max(float(result.scale), 0.0)), top or 1.0)),
         freedom=int(result.df_resid),
         samples=len(x),
         mean_error=float(error.mean()),
