@@ -50,7 +50,7 @@ def crowded(short):
 def queues():
     return load_scenario(
         "qlm-multi",
-        horizon_s=100,
+        horizon_s=150,
         impossible_commands="error",
         **{
             "workload.rate_scale": 1.5,

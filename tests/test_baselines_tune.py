@@ -179,7 +179,7 @@ def test_every_point_is_a_setting_that_runs_the_scenario(name):
     assert words & {*kind.parameters_type.model_fields} <= {"workers"}
     points = []
     for which in ("low", "high", "any"):
-        for _ in range(8 if which == "any" else 1):
+        for _ in range(20 if which == "any" else 1):
             point = {}
             for key, part in space.items():
                 if isinstance(part, Choice):

@@ -213,8 +213,7 @@ class OnlineLine:
             y = np.concatenate([target, prior @ self._believed])
             size = np.abs(x).max(axis=0)
             size = np.where(size > 0, size, 1.0)
-            top = float(np.abs(y).max()) or 1.0
-            self._fitted = same_anywhere(nnls(x / size, y)[0], top) / size
+            self._fitted = same_anywhere(nnls(x / size, y)[0], float(np.abs(y).max())) / size
         return self._fitted
 
     @property

@@ -283,13 +283,13 @@ def same_anywhere(values: ArrayLike, scale: float | None = None) -> Floats:
 
     Args:
         values: any shape.
-        scale: what one is rounded beside, as is fit for sums that cancel; None: each beside itself.
+        scale: what all are rounded beside, as is fit for sums that cancel; None: each beside itself.
     """
     found: Floats = np.asarray(values, np.float64)
     if scale is None:
         beside = 10.0 ** np.floor(np.log10(np.where(found == 0, 1.0, np.abs(found))))
     else:
-        beside = np.asarray(scale, np.float64)
+        beside = np.full_like(found, scale or 1.0)
     rounded: Floats = np.round(found / beside, DIGITS) * beside
     return rounded
 
@@ -329,8 +329,8 @@ def fit_line(columns: Mapping[str, ArrayLike], y: ArrayLike) -> LinearFit:
         kept = nnls(scaled, values)[0] > 0
         result = sm.OLS(values, scaled[:, kept]).fit()
     coefficients = np.zeros(len(names))
-    top = np.abs(values).max()
-    steady = same_anywhere(result.params, top) if top > 0 else result.params
+    top = float(np.abs(values).max())
+    steady = same_anywhere(result.params, top)
     coefficients[kept] = np.maximum(steady, 0.0) / size[kept]  # one at 0 may round below it
     covariance = np.zeros((len(names), len(names)))
     covariance[np.ix_(kept, kept)] = result.normalized_cov_params / np.outer(size[kept], size[kept])
@@ -340,7 +340,7 @@ def fit_line(columns: Mapping[str, ArrayLike], y: ArrayLike) -> LinearFit:
         coefficients=coefficients,
         gram=same_anywhere(x.T @ x),
         covariance=same_anywhere(covariance),
-        sigma=float(same_anywhere(math.sqrt(max(float(result.scale), 0.0)), top or 1.0)),
+        sigma=float(same_anywhere(math.sqrt(max(float(result.scale), 0.0)), top)),
         freedom=int(result.df_resid),
         samples=len(x),
         mean_error=float(error.mean()),

@@ -90,9 +90,8 @@ def run(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     made = run_episode(policy, scenario, case["seed"])
     shares = {c.name: made.summary[f"{c.name}/slo_attainment"] for c in scenario.classes}
     mine = where(made.requests, slo_class=INTERACTIVE)
-    mine = mine[
-        mine["outcome"] != "unfinished"
-    ]  # cut off at midnight, so in the last seconds alone
+    # Cut off at midnight, so in the last seconds alone.
+    mine = mine[mine["outcome"] != "unfinished"]
     by_hour = (mine["outcome"] == "on_time").groupby(mine["arrival_s"] // HOUR_S).mean()
     rng = np.random.default_rng(case["seed"])
     day = day_drawn(scenario.workload, scenario.horizon_s, rng)
@@ -213,7 +212,6 @@ def claims(frame: DataFrame, parameters: Settings) -> Iterator[Claim]:
     """What issue 30 set out to show, on whole days."""
     rewards = _rewards(frame)
     rules = _at_their_best(rewards)
-
     for who, name in NAMES.items():
         apart = {rule: rewards[who] - rewards[rule] for rule in rules}
         ahead = [
