@@ -172,7 +172,7 @@ def tables(frame: DataFrame, parameters: Settings) -> dict[str, list[dict[str, A
         {"day": str(day), **{name: shown(means.loc[day, name]) for name in compared}}
         for day in means.index
     ]
-    return {"policies": policies, "ahead": ahead, "each day": each}
+    return {"policies": policies, "ahead": ahead, "rewards": each}
 
 
 def _days_ahead(apart: Series) -> str:
