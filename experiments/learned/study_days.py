@@ -2,14 +2,14 @@
 
 All play the same days from midnight to midnight, each of four test days with several draws of its requests.
 No search and no training has seen them. Rules have the settings found for reward, and those found for the
-fewest GPU-hours at 99 % of every class on time. "worst hour" is the hour of arrival with the least share of
-interactive requests on time, "worst batch class" that with the least share; both are means over days.
+fewest GPU-hours at 99 % of every class on time. The "worst hour" is the hour of arrival with the least share
+of interactive requests on time, the "worst batch class" that with the least share. Both are means over days.
 
 Intervals are of two kinds. Those over draws are about these four days: what other requests would have made
 of them. Those by day take the mean of each day as one value, and are about days like these. Statements are
 judged by the second. They are the least that one must doubt, as the days follow each other and share their
-seconds with training days. "at its best" is a rule with whichever of its settings has more reward here. One
-draw of each day was known when this study was written.
+seconds with training days. A rule "at its best" has whichever of its settings has more reward here. One draw
+of each day was known when this study was written.
 """
 
 from __future__ import annotations
